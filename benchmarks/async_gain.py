@@ -33,7 +33,7 @@ def measure(
                 evaluate={"every": NEVER},
                 stop={"seconds": seconds},
             )
-            by = {name: sum(name in entry.contributions for entry in view.history) for name in names}
+            by = {name: sum(name in entry.sites for entry in view.history) for name in names}
             found.append(
                 {
                     "rule": rule,

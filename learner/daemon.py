@@ -50,10 +50,10 @@ class Learner(SiteDaemon):
             case Probe() as work:
                 _, arrays = await self.fetcher.fetch(work.model)
                 try:
-                    score = await self.compute(self.trainer.probe, app, task, work, arrays, cancelled)
+                    result = await self.compute(self.trainer.probe, app, task, work, arrays, cancelled)
                 except Cancelled as error:
                     raise Stale(str(error)) from None
-                request = fleet.TaskReport(site=self.options.identity.site, task=task.id, importance=score)
+                request = fleet.TaskReport(site=self.options.identity.site, task=task.id, probed=result)
                 await self.attendance.insist(lambda: self.attendance.stub.Report(request))
                 return
             case Init():

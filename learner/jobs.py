@@ -74,6 +74,12 @@ class JobStock:
         assert validation.tensors is not None
         return measure(app, self.network(app, task), validation.tensors)
 
+    def put_own_statistics(self, task: Task, network: Any) -> None:
+        """Give a network the statistics that the site keeps for the job, as after its last task."""
+        memory = self._memories.get(task.job)
+        if memory is not None and task.local_statistics:
+            put_statistics(network, memory.after[1])
+
     @contextmanager
     def optimizer(self, task: Task, work: Train, network: Any) -> Iterator[Any]:
         """Lend an optimizer for a task.

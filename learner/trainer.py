@@ -32,9 +32,8 @@ from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
-from hansa.learner.plugins.contract import LocalRun, Returned
-from hansa.learner.plugins.importance import Gauge
-from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of
+from hansa.learner.plugins.contract import LocalRun, ProbeRun, Returned
+from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of, probed_by
 from hansa.learner.training.encoding import encode
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
@@ -86,18 +85,25 @@ class Trainer:
     def probe(
         self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event
     ) -> float:
-        """Measure the gradients of a model without training it."""
+        """Let a plugin look at a model without training it."""
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
         assert training.tensors is not None
         network = self.jobs.network(app, task)
         load(network, arrays)
-        seed = task_seed(task)
-        torch.manual_seed(seed)
+        self.jobs.put_own_statistics(task, network)
+        run = ProbeRun(
+            app=app,
+            task=task,
+            batch_size=work.batch_size,
+            seed=task_seed(task),
+            model=network,
+            examples=training.tensors,
+            cancelled=Drag(self.options.slow, cancelled),
+        )
+        torch.manual_seed(run.seed)
         network.train()
-        gauge = Gauge(network, plugin.model_copy(update={"online": False}))
-        score = gauge.score(app, training.tensors, work.batch_size, seed, Drag(self.options.slow, cancelled))
-        return score if score is not None else float("nan")
+        return probed_by(plugin, run)
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""

@@ -486,7 +486,7 @@ global___Standard = Standard
 
 @typing.final
 class ProbeWork(google.protobuf.message.Message):
-    """Report how large the model's gradients are over the training data, without training."""
+    """Report what a plugin finds in the model on the training data, without training."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -972,10 +972,10 @@ class TaskReport(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     PROFILE_FIELD_NUMBER: builtins.int
-    IMPORTANCE_FIELD_NUMBER: builtins.int
+    PROBED_FIELD_NUMBER: builtins.int
     site: builtins.str
     task: builtins.str
-    importance: builtins.float
+    probed: builtins.float
     """the result of a probe"""
     @property
     def evaluation(self) -> global___Evaluation: ...
@@ -991,11 +991,11 @@ class TaskReport(google.protobuf.message.Message):
         evaluation: global___Evaluation | None = ...,
         failure: global___Failure | None = ...,
         profile: global___Profile | None = ...,
-        importance: builtins.float = ...,
+        probed: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "importance", b"importance", "outcome", b"outcome", "profile", b"profile"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "importance", b"importance", "outcome", b"outcome", "profile", b"profile", "site", b"site", "task", b"task"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure", "profile", "importance"] | None: ...
+    def HasField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "probed", b"probed", "profile", b"profile"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["evaluation", b"evaluation", "failure", b"failure", "outcome", b"outcome", "probed", b"probed", "profile", b"profile", "site", b"site", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["outcome", b"outcome"]) -> typing.Literal["evaluation", "failure", "profile", "probed"] | None: ...
 
 global___TaskReport = TaskReport
 

@@ -26,7 +26,7 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import UpdateFacts
-from hansa.common.values.tasks import Evaluate, Init, Survey, Task, Train
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.common.values.views import StatusView
 from hansa.controller.federation import Federation
 from hansa.controller.jobs.directory import Jobs
@@ -219,6 +219,9 @@ class LightSite:
                 await self.attendance.insist(lambda: self.attendance.stub.Report(report))
             case Init():
                 await self.send(task, filled(self.spec, 0))
+            case Probe():
+                probed = fleet_pb2.TaskReport(site=self.name, task=task.id, probed=self.value)
+                await self.attendance.insist(lambda: self.attendance.stub.Report(probed))
             case Train() as work:
                 await self.send(
                     task,

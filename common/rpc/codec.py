@@ -140,8 +140,8 @@ def outcome_from_wire(
         return Profile(n=profile.n, mean=mean, m2=m2, classes=classes)
     if wire.WhichOneof("outcome") == "failure":
         return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
-    if wire.WhichOneof("outcome") == "importance":
-        return wire.importance
+    if wire.WhichOneof("outcome") == "probed":
+        return wire.probed
     if wire.WhichOneof("outcome") is None:
         raise ValueError("a report without an outcome")
     if stated:

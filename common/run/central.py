@@ -17,8 +17,7 @@ def centralised(spec: JobSpec, sites: int) -> JobSpec:
     """
     rule = rules()[spec.rule]
     pace: Any = fill("pace", rule, spec.pace)
-    merges: int = pace.rounds_asked()
-    rounds = merges if pace.common_rounds else math.ceil(merges / sites)
+    rounds = pace.rounds_asked() if pace.common_rounds else math.ceil(pace.updates_asked() / sites)
     plain: dict[str, Any] = {point: None for point in POINTS if point != "evaluate"}
     plain |= {"rule": "fedavg", "pace": {"kind": "sync", "rounds": rounds}}
     if spec.evaluate and "virtual" in spec.evaluate:  # a single site has no mean between merges

@@ -32,7 +32,7 @@ def print_summary(view: JobView, folder: Path, file: Path, data: DataSpec, split
         click.echo(f"Logs of every process: {where}/logs", err=True)
         return
     sites = len(
-        {site for e in view.history for site in (*e.contributions, *(s for hop in e.hops for s in hop.sites))}
+        {site for e in view.history for site in (*e.sites, *(s for hop in e.hops for s in hop.sites))}
     )
     work = f"{counted(view.rounds, view.unit)}, {view.seconds:.1f} s"
     click.echo(

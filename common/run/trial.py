@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hansa.common.values.errors import HansaError
 from hansa.common.values.words import in_order
@@ -68,7 +68,8 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         entry for entry in history if entry["covered"] and entry["metrics"].get("accuracy") is not None
     ]
     curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
-    merged = [site for entry in history for trained in _trainings(entry) for site in trained]
+    trainings = [training for entry in history for hop in _trainings(entry) for training in hop]
+    merged = [training.site for training in trainings]
     return Outcome(
         accuracy=curve[-1][-1] if curve else None,
         best=max((accuracy for *_, accuracy in curve), default=None),
@@ -76,7 +77,7 @@ def outcome(report: Report, slow: Mapping[str, float] | None = None, within: flo
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged), key=in_order)},
-        steps=sum(sum(trained.values()) for entry in history for trained in _trainings(entry)),
+        steps=sum(training.steps for training in trainings),
         virtual=times[len(history) - 1] if history else 0.0,
         bytes_up=sum(entry["bytes_up"] for entry in history),
         bytes_down=sum(entry["bytes_down"] for entry in history),
@@ -96,18 +97,28 @@ def virtual_times(report: Report, slow: Mapping[str, float]) -> list[float]:
     for entry in report["history"]:
         at = times[-1] if times else 0.0
         *hops, last = _trainings(entry)
-        for trained in hops:  # each hop waits for the previous one
-            at += max((steps * slow.get(site, 1) for site, steps in trained.items()), default=0.0)
+        for hop in hops:  # each hop waits for the previous one
+            at += max((steps * slow.get(site, 1) for site, steps, _ in hop), default=0.0)
         begun = at
-        for site, steps in last.items():
-            start = begun if hops else times[entry["version"] - 1 - entry["staleness"][site][0]]
+        for site, steps, stale in last:
+            start = begun if hops else times[entry["version"] - 1 - stale]
             free[site] = max(free.get(site, 0.0), start) + steps * slow.get(site, 1)
             at = max(at, free[site])
         times.append(at)
     return times
 
 
-def _trainings(entry: Mapping[str, Any]) -> list[Mapping[str, int]]:
-    """Return the steps of each site in a version's updates; if models travelled, for each hop in turn."""
+class _Training(NamedTuple):
+    """The training of one update."""
+
+    site: str
+    steps: int
+    stale: int  # versions
+
+
+def _trainings(entry: Mapping[str, Any]) -> list[list[_Training]]:
+    """Return the trainings that a version is made of; if models travelled, for each hop in turn."""
     hops = [hop["steps"] for hop in entry.get("hops", ()) if hop.get("steps")]
-    return hops or [entry["steps"]]
+    if hops:
+        return [[_Training(site, steps, 0) for site, steps in hop.items()] for hop in hops]
+    return [[_Training(u["site"], u["steps"], u["staleness"][0]) for u in entry["updates"]]]

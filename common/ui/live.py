@@ -82,7 +82,7 @@ def version_line(entry: VersionView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in entry.warnings)
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    updates = counted(entry.updates, "update")
+    updates = counted(len(entry.updates), "update")
     return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {updates}  {values}{lost}"
 
 

@@ -60,19 +60,34 @@ class Hop(Findings):
     trouble: str = ""  # why the models could not be examined
 
 
+class Update(Value):
+    """An update that was merged: who trained it, on how much, and what it is worth."""
+
+    site: str
+    task: str = ""
+    slot: int = 0  # of the model that travelled from site to site, if models travel
+    # None: it does not count, because weights were not finite; the site's last update goes on counting.
+    weight: Number = None
+    examples: int = 0  # that the site trains on
+    used: int = 0  # examples that the training of this update went through
+    steps: int = 0  # of the optimizer
+    seconds: float = 0.0  # of training
+    loss: Number = None  # while training
+    staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
+    metrics: dict[str, Number] = {}  # of the learner's plugins
+
+
 class Account(BaseModel):
     """What is known about a version before it is computed: what it is made of, and why."""
 
     phase: str = ""  # what the rule calls this round, if its rounds differ
-    contributions: dict[str, float] = {}  # summed for a site that was the last to train several slots
-    updates: int = 0  # that are new in it
-    steps: dict[str, int] = {}  # optimizer steps behind each contribution
-    staleness: dict[str, tuple[int, int]] = {}  # in versions and in optimizer steps (metis-dvw §5)
+    updates: list[Update] = []  # that are new in it, as the pacer listed them; a site may have several
     scores: dict[str, Score] = {}  # of evaluated updates: by site, or `a (slot 2)` if a has several
     lost: dict[str, str] = {}  # sites whose update did not arrive, and why
     note: str = ""  # which updates the aggregator chose, or why the previous model was kept
     still: bool = False  # it repeats the previous version and its moments because the weights were not finite
     diagnostics: dict[str, dict[str, JsonValue]] = {}  # reports of the rule's parts, by point
+    prepared: JsonValue = None  # what the server update computed for its step
 
 
 class Version(Findings, Account):
@@ -89,6 +104,38 @@ class Version(Findings, Account):
     hops: list[Hop] = []  # of its round, if models travelled from site to site
     bytes_up: int = 0
     bytes_down: int = 0
+
+    # JSON has the updates only; these are for readers that care about sites.
+
+    @property
+    def sites(self) -> dict[str, Update]:
+        """The last update of each site."""
+        return {update.site: update for update in self.updates}
+
+    @property
+    def contributions(self) -> dict[str, float]:
+        """The weight of each site whose updates count, summed over its updates."""
+        weights: dict[str, float] = {}
+        for update in self.updates:
+            if update.weight is not None:
+                weights[update.site] = weights.get(update.site, 0.0) + update.weight
+        return weights
+
+    @property
+    def steps(self) -> dict[str, int]:
+        """Each site's optimizer steps, summed over its updates."""
+        steps: dict[str, int] = {}
+        for update in self.updates:
+            steps[update.site] = steps.get(update.site, 0) + update.steps
+        return steps
+
+    @property
+    def staleness(self) -> dict[str, tuple[int, int]]:
+        """How stale each site's update is, the stalest if it has several."""
+        stalest: dict[str, tuple[int, int]] = {}
+        for update in self.updates:
+            stalest[update.site] = max(update.staleness, stalest.get(update.site, update.staleness))
+        return stalest
 
 
 class VersionView(Version):

@@ -62,7 +62,7 @@ class Train(Value):
 
 
 class Probe(Value):
-    """Report how large the model's gradients are over the training data, without training."""
+    """Report what a plugin finds in the model on the training data, without training."""
 
     kind: Literal["probe"] = "probe"
     model: ModelKey

@@ -54,7 +54,7 @@ class JobView(Value):
     version: int = 0
     rounds: int = 0
     rounds_asked: int = 0
-    unit: str = "round"  # what a merge is called: round, or update where there are no rounds
+    unit: str = "round"  # what a merge is called: round; without rounds update, or merge if it takes several
     phase: str = ""  # what the rule calls the round that is under way, if its rounds differ
     seconds: float = 0.0
     submitted: str = ""

@@ -198,5 +198,5 @@ def _reported(
     if isinstance(outcome, Profile):
         return ev.Surveyed(at=now, task=task, site=site, profile=outcome)
     if isinstance(outcome, float):
-        return ev.Probed(at=now, task=task, site=site, importance=outcome)
+        return ev.Probed(at=now, task=task, site=site, result=outcome)
     return ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)

@@ -8,7 +8,7 @@ All of these are streams of frames; nothing here is as large as a model. The con
 both compute a version with `make`, so that the same inputs give the same bits.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -22,10 +22,12 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
+from hansa.controller.community.additive import plan_merge, with_differences
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
 from hansa.controller.plugin.arithmetic import (
+    Additive,
     Aggregator,
     Coordinatewise,
     MergeInfo,
@@ -141,6 +143,8 @@ def _propose(
         with calling(aggregator):
             remark = aggregator.remark(len(counting))
         return _Proposal(frames, touched, require_text(aggregator, remark))
+    if isinstance(aggregator, Additive):
+        return _Proposal(_added(aggregator, sums, change, counting, current, means), touched)
     note = ""
     if isinstance(aggregator, Selecting):
         with Library(means.open_model) as library:
@@ -163,6 +167,24 @@ def _propose(
             frames, counting, stack.enter_context(Library(means.open_model)), current
         )
     return _Proposal(frames, touched, note)
+
+
+def _added(
+    aggregator: Additive[Any],
+    sums: Accumulator,
+    change: Change,
+    counting: Sequence[Member],
+    current: StoredModel,
+    means: Means,
+) -> Iterator[np.ndarray]:
+    """Return the frames of a proposal to which contributions have added their differences."""
+    with Library(means.open_model) as library:
+        plan = plan_merge(aggregator, counting, library, current)
+    averaged = plan.averaging(counting)
+    frames = sums.frames(Change(averaged, (), averaged, change.newest), means.open_model, current, means.pool)
+    return with_differences(
+        aggregator, frames, plan, counting, current, means.open_model, means.pool, means.memory
+    )
 
 
 def _copied(current: StoredModel) -> Iterator[np.ndarray]:

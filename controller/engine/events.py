@@ -115,12 +115,12 @@ class Surveyed(_Event):
 
 
 class Probed(_Event):
-    """A learner has reported how large its gradients are on the first model."""
+    """A learner has reported what a probe found in the newest model."""
 
     kind: Literal["probed"] = "probed"
     task: TaskId
     site: SiteName
-    importance: Annotated[float, AllowInfNan()]
+    result: Annotated[float, AllowInfNan()]
 
 
 class OrderDone(_Event):

@@ -1,8 +1,8 @@
 """The state machine of one job.
 
-gathering ──► surveying ──► initialising ──► probing ──► training ⟲ rounds ──► closing ──► ended
-    ▲                                                       │
-    └────────────────── too few sites left ◄────────────────┘
+gathering ──► surveying ──► initialising ──► (probing ──► training) ⟲ rounds ──► closing ──► ended
+    ▲                                                        │
+    └────────────────── too few sites left ◄─────────────────┘
 
 Cancellation and failure lead from any phase to `ended`.
 
@@ -19,7 +19,7 @@ The engine's modules, each on top of those above it:
         account             what a version is made of, for its record
         merges              from contributions to the next version
     handlers/   what an event leads to
-        survey, probes      what sites report about their data and about the first model
+        survey, probes      what sites report about their data, and about the model before a round
         evaluation          evaluation of community models
         evaluated_updates   evaluation of updates by other sites before they are weighed
         hops                what happens within a round of travelling models

@@ -32,6 +32,7 @@ class Merge:
     still: bool = False  # the model and its moments stay as they are
     moments: Mapping[str, ModelKey] = field(default_factory=dict)  # of the version before, by name
     reference: ModelKey | None = None  # what the new version is compared with
+    prepared: JsonValue = None  # what the server update computed for its step
     kind: Literal["merge"] = "merge"
 
     @property
@@ -48,7 +49,8 @@ class Merge:
     def reads(self) -> list[ModelKey]:
         """The models that it reads, except those of members that go on counting unchanged."""
         others = [self.current, *self.moments.values(), *([self.reference] if self.reference else [])]
-        return [member.model for member in (*self.added, *self.removed, *self.reweighed)] + others
+        members = (*self.added, *self.removed, *self.reweighed)
+        return [key for member in members for key in member.models] + others
 
 
 class Merged(Value):

@@ -21,7 +21,8 @@ from hansa.controller.values.members import Member
 CHAPTER = 256  # versions in a chapter of the history, the unit that snapshots write
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
-MERGING: tuple[Phase, ...] = ("training", "gathering")  # the phases in which the community model may change
+# The phases in which the community model may change.
+MERGING: tuple[Phase, ...] = ("probing", "training", "gathering")
 
 
 class PendingMerge(Value):
@@ -120,12 +121,12 @@ class JobState(BaseModel):
     basis: dict[ModelKey, str] = {}
     models: set[ModelKey] = set()  # in the store
     unmerged: set[ModelKey] = set()  # updates that no merge has taken yet
-    bases: dict[ModelKey, ModelKey] = {}  # the models that unmerged partial updates are laid over
+    bases: dict[ModelKey, ModelKey] = {}  # what unmerged updates are laid over, or what they differ from
     init_tried: set[SiteName] = set()  # sites that could not build or describe the first model
     profiles: dict[SiteName, Profile] = {}  # sites' answers in the survey
     untold: dict[SiteName, str] = {}  # sites that could not describe their data, and why
     surveyed: bool = False
-    probed: bool = False  # the probes of the first model are over
+    probed: int = 0  # the newest round whose probes are over
     standard: Standard | None = None  # pooled over all sites
     bytes_up: int = 0  # over all versions
     bytes_down: int = 0

@@ -9,7 +9,7 @@ from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 
 
 def keep_update(job: Job, key: ModelKey, base: ModelKey | None) -> None:
-    """Keep an update until it is merged and, if it is partial, the model that it is laid over."""
+    """Keep an update until it is merged, with the model that it is laid over or compared with, if any."""
     job.retention.add(key)
     job.retention.hold(key)
     job.state.unmerged.add(key)
@@ -44,10 +44,10 @@ def enter(job: Job, record: Version, key: ModelKey, moments: Mapping[str, str] |
 def _keep_basis(job: Job, version: int, moments: Mapping[str, str]) -> None:
     """Keep a new version's moments and the models that it was made from, so that it can be computed again.
 
-    If the proposal is the next model, the updates are all that is needed.
+    If it follows from the updates alone, they are all that is needed.
     """
     state = job.state
-    if job.rule.server.plain or state.current is None:
+    if not job.rule.builds_on_current or state.current is None:
         return
     carried = (moment_key(job.id, state.version, name) for name in job.rule.moments)
     basis = {key: state.basis[key] for key in carried if key in state.basis}

@@ -52,7 +52,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         version=max(state.version, 0),
         rounds=max(state.version, 0),
         rounds_asked=machine.rule.rounds_asked,
-        unit="round" if machine.rule.pace.common_rounds else "update",
+        unit=machine.rule.pace.unit,
         phase=machine.phase,
         seconds=round((state.ended or around.now) - state.submitted, 3),
         submitted=iso(state.submitted),
@@ -105,7 +105,7 @@ def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
 def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
-    contributors = map(SiteName, state.history[-1].contributions) if state.history else ()
+    contributors = map(SiteName, state.history[-1].sites) if state.history else ()
     asked = {*training, *state.learners, *contributors}
     for site in sorted(asked, key=in_order):
         session = fleet.find(site, "learner")

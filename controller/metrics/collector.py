@@ -128,10 +128,10 @@ class ControllerCollector(Collector):
 
 def _numbers(runner: JobRunner) -> dict[str, float]:
     state, view = runner.machine.state, runner.view(history=False)
-    staleness = [versions for versions, _ in state.history[-1].staleness.values()] if state.history else []
+    staleness = [update.staleness[0] for update in state.history[-1].updates] if state.history else []
     return {
         "hansa_job_rounds": view.rounds,
-        "hansa_job_commits": sum(len(record.contributions) for record in state.history),
+        "hansa_job_commits": sum(len(record.updates) for record in state.history),
         "hansa_job_bytes_up": view.bytes_up,
         "hansa_job_bytes_down": view.bytes_down,
         "hansa_job_open_tasks": len(state.tasks),

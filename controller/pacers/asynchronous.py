@@ -1,4 +1,7 @@
-"""The asynchronous pacer: every update is merged on arrival and answered with the newest model (Metis)."""
+"""The asynchronous pacer: updates are merged on arrival (Metis), or a buffer of them at a time (FedBuff).
+
+Sites never wait for a merge that their update does not start: they go on from the newest model at once.
+"""
 
 from collections.abc import Sequence
 
@@ -6,11 +9,11 @@ from pydantic import BaseModel, Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
-from hansa.common.values.bounds import ROUNDS
+from hansa.common.values.bounds import ROUNDS, SITES
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task
-from hansa.controller.plugin.actions import Action, Ask, MergeNow, Stop
+from hansa.controller.plugin.actions import Action, Ask, MergeNow, Prepare, Stop
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Pacer
 from hansa.controller.plugin.view import Contribution, View
@@ -27,7 +30,7 @@ class AsyncState(BaseModel):
 
     taken: int = 0  # updates accepted
     merged: int = 0  # updates merged
-    held: list[Contribution] = []  # accepted, but of too few sites for a model (sites.together)
+    held: list[Contribution] = []  # accepted, but not enough for a merge, or of too few sites for a model
     counted: set[SiteName] = set()  # sites with an update in the model
     cycles: dict[SiteName, int] = {}  # tasks given to each site
     failures: dict[SiteName, int] = {}  # in a row
@@ -37,27 +40,44 @@ class AsyncState(BaseModel):
 
 @register("pace", "async")
 class Async(Pacer[AsyncState]):
-    """No rounds: each site trains on the newest model, and its update is merged as soon as it arrives."""
+    """No rounds: each site trains on the newest model, and updates are merged as soon as they arrive."""
 
     updates: int = Field(100, ge=1, le=ROUNDS, strict=True, description="how many updates to merge")
+    buffer: int = Field(
+        1, ge=1, le=SITES, strict=True, description="updates in a merge, no matter which sites they come from"
+    )
 
     def begin(self) -> AsyncState:
         """Return the state to start from."""
         return AsyncState()
 
+    @property
+    def unit(self) -> str:
+        """What operators call a merge."""
+        return "update" if self.buffer == 1 else "merge"
+
     def rounds_asked(self) -> int:
+        """Return the number of merges; the last one may be smaller than the others."""
+        return -(-self.updates // self.buffer)
+
+    def updates_asked(self) -> int:
         """Return the number of updates."""
         return self.updates
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Refuse a sample, and a `sites.together` that merges of single updates cannot meet."""
+        """Refuse a sample, and merges of updates that cannot be merged together."""
         problems: list[Problem] = []
         if not rule.sample.takes_all:
             why = "every site that is free is asked, so there is nothing to draw; use all"
             problems.append(self.clash(rule.sample, why))
+        if self.buffer > 1 and rule.merge.remembers:
+            why = "only a site's last update counts, but a buffer may have several of its updates; use delta"
+            problems.append(self.clash(rule.merge, why))
         least = spec.sites.together
-        if least > 1 and not rule.merge.remembers:
-            why = f"pace async with merge {rule.merge.kind} makes a model of one site's update; use latest"
+        if self.buffer < least and not rule.merge.remembers:
+            few = "one site's update" if self.buffer == 1 else f"{self.buffer} updates"
+            use = f"latest or pace.buffer {least}" if self.buffer == 1 else f"pace.buffer {least}"
+            why = f"pace async with merge {rule.merge.kind} makes a model of {few}; use {use}"
             problems.append((("sites", "together"), why))
         elif self.updates < least:
             why = f"{self.updates} updates cannot come from {least} sites (sites.together)"
@@ -66,14 +86,14 @@ class Async(Pacer[AsyncState]):
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Warn of parts that do little with one update at a time."""
-        if rule.merge.remembers:
+        if rule.merge.remembers or self.buffer > 1:
             return []
         problems: list[Problem] = []
         alone = "without rounds a proposal is made of one update"
-        if rule.server.plain:
+        if not rule.builds_on_current:
             why = f"{alone}, which then replaces the whole model; use incremental, or server mix"
             problems.append((("merge",), f"{rule.merge.kind}: {why}"))
-        if rule.weigh.evaluates:
+        if rule.weigh.evaluates and not rule.merge.absolute:
             why = f"{alone}, so its weight makes no difference unless it is 0"
             problems.append((("weigh",), f"{rule.weigh.kind}: {why}"))
         return problems
@@ -88,33 +108,51 @@ class Async(Pacer[AsyncState]):
     def on_joined(self, state: AsyncState, site: SiteName, view: View) -> list[Action]:
         """Ask a site that is new or back, unless it still has its task."""
         state.failures.pop(site, None)
-        asked = site in view.busy or site in _sites(state.held)
+        asked = site in view.busy or site in self._waiting(state, view)
         return [self._ask(state, site)] if site in view.sites and not asked else []
 
     def on_result(self, state: AsyncState, contribution: Contribution, view: View) -> list[Action]:
-        """Merge an update; the first ones together, as soon as they come from enough sites."""
-        self._require_open(state)
+        """Merge an update, with others if a merge takes several or its model needs several sites."""
+        self._require_open(state, view)
         state.taken += 1
         state.failures.pop(contribution.site, None)
         state.held.append(contribution)
-        company = state.counted | _sites(state.held)
-        if len(company) < view.together:
-            return self._stop_if_stuck(state, view)
-        merged, state.held, state.counted = tuple(state.held), [], company
+        prepared: list[Action] = [Prepare(contribution)]
+        if self._waiting(state, view):
+            return prepared + self._stop_if_stuck(state, view)
+        if not self._is_full(state):
+            free = contribution.site in view.sites
+            return [*prepared, self._ask(state, contribution.site)] if free else prepared
+        merged, state.counted, state.held = tuple(state.held), self._company(state), []
         refused, state.refused = state.refused, {}
         return [MergeNow(merged, refused)]
+
+    def _is_full(self, state: AsyncState) -> bool:
+        """Whether there are enough updates for a merge; the last one takes what is left."""
+        return len(state.held) >= self.buffer or state.taken >= self.updates
+
+    def _company(self, state: AsyncState) -> set[SiteName]:
+        """Return the sites that the next model would be made of."""
+        # In a buffer every update counts once; alone, an update joins the last ones of other sites.
+        return _sites(state.held) | (state.counted if self.buffer == 1 else set())
+
+    def _waiting(self, state: AsyncState, view: View) -> set[SiteName]:
+        """Return the sites whose updates wait for those of other sites (`sites.together`)."""
+        waits = state.held and self._is_full(state) and len(self._company(state)) < view.together
+        return _sites(state.held) if waits else set()
 
     def on_refused(
         self, state: AsyncState, contribution: Contribution, reason: str, view: View
     ) -> list[Action]:
         """Answer an update that is not merged with the newest model: the site did nothing wrong."""
-        self._require_open(state)
+        self._require_open(state, view)
         state.failures.pop(contribution.site, None)
         state.refused[contribution.site] = reason
         return [self._ask(state, contribution.site)] if contribution.site in view.sites else []
 
-    def _require_open(self, state: AsyncState) -> None:
-        if state.taken >= self.updates:
+    def _require_open(self, state: AsyncState, view: View) -> None:
+        """Refuse more updates than the job is to have, unless the last ones come from too few sites."""
+        if state.taken >= self.updates and not self._waiting(state, view):
             raise Stale(f"the job has its {self.updates} updates")
 
     def on_lost(self, state: AsyncState, task: Task, reason: str, view: View) -> list[Action]:
@@ -128,11 +166,12 @@ class Async(Pacer[AsyncState]):
     def _stop_if_stuck(self, state: AsyncState, view: View) -> list[Action]:
         """Fail if every connected site has failed too often or waits for one that has."""
         failed = {site for site, count in state.failures.items() if count >= PATIENCE}
-        working = set(view.sites) - failed - _sites(state.held)
+        waiting = self._waiting(state, view)
+        working = set(view.sites) - failed - waiting
         if not failed or not view.sites or working or state.taken > state.merged + len(state.held):
             return []
         site = min(failed)
-        if state.held:
+        if waiting:
             why = f"models of {view.together} sites cannot be made: {site} failed {PATIENCE} times in a row"
         else:
             why = f"all sites failed {PATIENCE} times in a row; {site}"
@@ -147,12 +186,17 @@ class Async(Pacer[AsyncState]):
         return []
 
     def on_merged(self, state: AsyncState, sites: Sequence[SiteName], view: View) -> list[Action]:
-        """Give the sites whose updates were merged the newest model at once."""
+        """Give the newest model to the sites whose updates were merged, unless they have gone on already."""
         state.merged += len(sites)
         if state.merged >= self.updates:
             reason = f"all {self.updates} updates are merged" if self.updates > 1 else "the update is merged"
             return [Stop(reason)]
-        return [self._ask(state, site) for site in sites if site in view.sites and site not in view.busy]
+        waiting = self._waiting(state, view)
+        return [
+            self._ask(state, site)
+            for site in dict.fromkeys(sites)
+            if site in view.sites and site not in view.busy and site not in waiting
+        ]
 
     def _ask(self, state: AsyncState, site: SiteName) -> Ask:
         state.cycles[site] = state.cycles.get(site, 0) + 1

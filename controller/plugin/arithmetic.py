@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import contract
 from hansa.controller.plugin.parts import Part, S
+from hansa.controller.plugin.view import Contribution, View
 
 if TYPE_CHECKING:
     from hansa.controller.plugin.composition import Composition
@@ -28,6 +29,11 @@ class Aggregator(Part[S], Generic[S]):
 
     remembers: ClassVar[bool] = False  # every site's last contribution counts, not only those of this merge
     kept: ClassVar[bool] = False  # sums are kept, so that a merge costs the same however many sites there are
+
+    @property
+    def absolute(self) -> bool:
+        """Whether the size of weights matters, and not only their ratios."""
+        return False
 
     @property
     def forgets(self) -> bool:
@@ -90,6 +96,22 @@ class Selecting(Aggregator[S], Generic[S]):
         """
 
 
+class Additive(Aggregator[S], Generic[S]):
+    """An aggregator that adds what sites have changed to the current model.
+
+    A contribution counts as its difference from the model that its site started from, which may be older than
+    the current one. The proposal is current + Σ weight·difference / divisor, in float64; statistics and
+    counters are those of the mean.
+    """
+
+    @abstractmethod
+    def divisor(self, weights: np.ndarray) -> float:
+        """Return what the weighted sum is divided by, given the weights of the contributions that count.
+
+        The order of the weights must not matter.
+        """
+
+
 class TooFew(Exception):
     """There are too few contributions for an aggregator's guarantee; the community model stays as it is."""
 
@@ -101,6 +123,7 @@ class MergeInfo:
     version: int  # the new version
     staleness: int  # of the stalest contribution, in versions
     contributions: int  # how many are new in this merge
+    prepared: JsonValue = None  # what `ServerUpdate.prepare` returned for it
 
 
 Moments = Mapping[str, np.ndarray]
@@ -126,6 +149,18 @@ class ServerUpdate(Part[S], Generic[S]):
     def refuses(self, staleness: int) -> str:
         """Say why an update that is this many versions old is refused; empty if it is accepted."""
         return ""
+
+    def prepare(
+        self, state: S, contributions: Sequence[Contribution], weights: np.ndarray, view: View
+    ) -> JsonValue:
+        """Return what `step` must know about this merge besides its numbers, such as a step size.
+
+        It is asked when the merge has been weighed; `weights` are what the contributions count. There may be
+        no contributions, if a site is forgotten, and all weights may be 0. The result is JSON without NaN. It
+        goes with the merge: `step` gets it as `info.prepared`, after a crash and in `hansa job verify`, too,
+        and operators see it with the version.
+        """
+        return None
 
     @abstractmethod
     def step(

@@ -1,10 +1,11 @@
 """Checks what plugins return before it is used, and names the plugin that broke its contract."""
 
+import json
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from operator import index
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +19,8 @@ from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
 from hansa.controller.plugin.actions import Action
-from hansa.controller.plugin.arithmetic import Moments, Selecting, ServerUpdate
-from hansa.controller.plugin.parts import EvalRequest, Pacer, Part, Weigher
+from hansa.controller.plugin.arithmetic import Additive, Moments, Selecting, ServerUpdate
+from hansa.controller.plugin.parts import EvalRequest, Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.policies import Policy
 
 T = TypeVar("T")
@@ -80,6 +81,18 @@ def _impossible_weights(weigher: Weigher[Any], returned: npt.ArrayLike) -> Plugi
     return PluginFailed(weigher, f"it returned impossible weights: {returned!r:.200}")
 
 
+def require_probed(
+    sampler: Sampler[Any], returned: Sequence[SiteName], available: Container[SiteName]
+) -> list[SiteName]:
+    """Return the sites that a sampler wants to probe, if they are available and each is named once."""
+    with suppress(TypeError):
+        sites = list(returned)
+        if len(set(sites)) == len(sites) and all(site in available for site in sites):
+            return sites
+    must = "each must be connected, have examples and be named once"
+    raise PluginFailed(sampler, f"it wants to probe {returned!r:.200}; {must}")
+
+
 def require_requests(weigher: Weigher[Any], returned: Sequence[EvalRequest]) -> list[EvalRequest]:
     """Return a weigher's requests for evaluations, if they are requests with a finite wait."""
     with suppress(TypeError):
@@ -127,6 +140,20 @@ def require_finite(part: Part[Any], tensor: str, *arrays: np.ndarray, advice: st
         raise PluginFailed(part, f"it produced NaN or infinite numbers in tensor {tensor}{advice}")
 
 
+def require_prepared(server: ServerUpdate[Any], returned: object) -> JsonValue:
+    """Return what a server update has prepared for a merge, if the history can store it.
+
+    A replay and `hansa job verify` must get the same: lists for tuples, and no NaN.
+    """
+    problem = excess(returned)
+    if problem:
+        raise PluginFailed(server, f"it prepared something that cannot be stored: {located(problem, {})}")
+    try:
+        return cast(JsonValue, json.loads(json.dumps(returned, allow_nan=False)))
+    except ValueError:
+        raise PluginFailed(server, f"it prepared NaN or infinite numbers: {returned!r:.200}") from None
+
+
 def require_step(
     server: ServerUpdate[Any], returned: object, count: int, names: Collection[str]
 ) -> tuple[np.ndarray, Moments]:
@@ -150,6 +177,13 @@ def require_choice(aggregator: Selecting[Any], returned: object, count: int) -> 
             return chosen
     must = "it must choose at least one, and none twice"
     raise PluginFailed(aggregator, f"it chose {returned!r:.200} from {count} updates; {must}")
+
+
+def require_divisor(aggregator: Additive[Any], returned: object) -> float:
+    """Return a divisor, if it is a finite number above 0."""
+    if isinstance(returned, int | float) and 0 < returned < math.inf:
+        return float(returned)
+    raise PluginFailed(aggregator, f"its divisor is {returned!r:.200}; it must be a finite number above 0")
 
 
 def require_text(part: Part[Any], returned: object) -> str:

@@ -10,7 +10,8 @@ from pydantic import TypeAdapter, ValidationError
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed
-from hansa.controller.plugin.arithmetic import Aggregator, ServerUpdate
+from hansa.common.values.training import LocalPluginSpec
+from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
@@ -58,6 +59,15 @@ class Composition:
         """The parts that tell operators something about a merge."""
         return tuple(part for part in self.parts.values() if type(part).diagnostics is not Part.diagnostics)
 
+    @cached_property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """The learner plugins that every training task must use, each once."""
+        wanted: list[LocalPluginSpec] = []
+        for part in self.parts.values():
+            with calling(part):
+                wanted += [plugin for plugin in part.plugins if plugin not in wanted]
+        return tuple(wanted)
+
     @property
     def epochs(self) -> int:
         """The epochs of a task before policies have shaped it."""
@@ -66,7 +76,7 @@ class Composition:
 
     @property
     def rounds_asked(self) -> int:
-        """How many merges the job is to have: rounds if there are rounds, else updates."""
+        """How many merges the job is to have."""
         with calling(self.pace) as pacer:
             return pacer.rounds_asked()
 
@@ -90,6 +100,16 @@ class Composition:
         """Whether a site that leaves takes its contribution with it."""
         with calling(self.merge) as aggregator:
             return aggregator.forgets
+
+    @property
+    def builds_on_current(self) -> bool:
+        """Whether the next model follows from the current one, too, and not from contributions alone."""
+        return self.adds or not self.server.plain
+
+    @property
+    def adds(self) -> bool:
+        """Whether contributions count as differences from the models that their sites started from."""
+        return isinstance(self.merge, Additive)
 
     @property
     def moments(self) -> Mapping[str, float]:

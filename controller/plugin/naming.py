@@ -22,9 +22,11 @@ def owner_name(c: Contribution) -> UpdateName:
 
 
 def distinct_names(contributions: Sequence[Contribution]) -> list[UpdateName]:
-    """Name each update after the site that trained it last, with the slot if that site trained several."""
-    updates_of = Counter(c.site for c in contributions)
-    return [
-        SlotName(f"{c.site} (slot {c.task.slot})") if updates_of[c.site] > 1 else c.site
-        for c in contributions
-    ]
+    """Name each update after the site that trained it last; with its slot or number if there are several."""
+    updates_of, numbers = Counter(c.site for c in contributions), Counter[SiteName]()
+    names: list[UpdateName] = []
+    for c in contributions:
+        numbers[c.site] += 1
+        which = f"slot {c.task.slot}" if c.task.slot else f"update {numbers[c.site]}"
+        names.append(SlotName(f"{c.site} ({which})") if updates_of[c.site] > 1 else c.site)
+    return names

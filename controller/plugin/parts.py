@@ -62,6 +62,11 @@ class Part(Plugin, Generic[S]):
     needs_anatomy: ClassVar[bool] = False
 
     @property
+    def plugins(self) -> tuple[LocalPluginSpec, ...]:
+        """The learner plugins that every training task must use, to report what this part decides by."""
+        return ()
+
+    @property
     def examination_seconds(self) -> float:
         """How long `examine` may take."""
         return 600.0
@@ -130,14 +135,16 @@ class Sampler(Part[S], Generic[S]):
     takes_all: ClassVar[bool] = False  # every site that is connected takes part
 
     @property
-    def plugins(self) -> tuple[LocalPluginSpec, ...]:
-        """The learner plugins that every task must use, to report what the sampler chooses by."""
-        return ()
-
-    @property
     def probe(self) -> LocalPluginSpec | None:
-        """The learner plugin that every site runs on the first model before the first round, if any."""
+        """The learner plugin that the sites of `to_probe` run on the newest model, if any."""
         return None
+
+    def to_probe(self, state: S, view: View) -> Sequence[SiteName]:
+        """Return the sites to probe before the round `view.round` begins, each once.
+
+        They do not train for that. When all have answered, failed, left or taken too long, `choose` is asked.
+        """
+        return ()
 
     @abstractmethod
     def choose(
@@ -158,8 +165,8 @@ class Sampler(Part[S], Generic[S]):
     def observe(self, state: S, contribution: Contribution) -> None:
         """Take note of an accepted update, whether it is merged or not."""
 
-    def probed(self, state: S, site: SiteName, importance: float) -> None:
-        """Take a site's importance on the first model, if there is a `probe`."""
+    def probed(self, state: S, site: SiteName, result: float) -> None:
+        """Take the number that a site's `probe` found; it may be NaN, and a site may claim anything."""
 
 
 @dataclass(frozen=True)
@@ -197,9 +204,18 @@ class Pacer(Part[S], Generic[S]):
     def begin(self) -> S:
         """Return the initial state."""
 
+    @property
+    def unit(self) -> str:
+        """What operators call a merge: a round, or an update if each is merged by itself."""
+        return "round" if self.common_rounds else "update"
+
     @abstractmethod
     def rounds_asked(self) -> int:
-        """Return how many merges the job is to have: rounds if there are rounds, else updates."""
+        """Return how many merges the job is to have."""
+
+    def updates_asked(self) -> int:
+        """Return how many updates the job is to merge, if there are no rounds."""
+        return self.rounds_asked()
 
     @abstractmethod
     def on_start(self, state: S, draw: Draw, view: View) -> list[Action]:
@@ -254,9 +270,11 @@ class EvalRequest:
 class Weigher(Part[S], Generic[S]):
     """Gives each contribution its weight."""
 
-    evaluates: ClassVar[bool] = False  # it wants updates to be evaluated before it weighs them
+    validates: ClassVar[bool] = False  # learners evaluate their updates on their own validation data
+    evaluates: ClassVar[bool] = False  # other sites evaluate updates first, so they see each other's models
     joint: ClassVar[bool] = False  # a weight also depends on the other contributions of the merge
     equal: ClassVar[bool] = False  # every contribution has the same weight, whatever its site reports
+    factors: ClassVar[bool] = False  # a weight is at most 1, and 1 means that an update counts in full
 
     def requests(self, state: S, contribution: Contribution, view: View) -> Sequence[EvalRequest]:
         """Return which sites are to evaluate an update; asked once per update, if `evaluates`."""

@@ -11,11 +11,10 @@ from pydantic import BaseModel
 from hansa.common.job.duration import SPELLING
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
-from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.results import Evaluation, UpdateFacts
-from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import OptimizerSpec, ValidationSpec
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Train
 from hansa.controller.plugin.arithmetic import (
+    Additive,
     Aggregator,
     Coordinatewise,
     MergeInfo,
@@ -26,36 +25,10 @@ from hansa.controller.plugin.arithmetic import (
 from hansa.controller.plugin.parts import Nothing, Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
-from hansa.controller.plugin.view import Contribution, View
+from hansa.controller.plugin.samples import SITES, contribution, view, work
 
 Check = Callable[[Any], None]
-SITES = tuple(SiteName(name) for name in "abcdefg")
 ROUNDS = 20
-
-
-def view(round_: int = 1, version: int = 3, sites: tuple[SiteName, ...] = SITES) -> View:
-    """Return what plugins see of a job with seven sites."""
-    examples = {site: 10 * (i + 1) for i, site in enumerate(sites)}
-    at: dict[str, Any] = {"version": version, "round": round_, "steps": 100, "seed": 7, "now": 1000.0}
-    return View(sites=sites, busy=frozenset(), examples=examples, evaluators=sites, **at)
-
-
-def work() -> Train:
-    """Return the work of a task before policies have shaped it."""
-    optimizer = OptimizerSpec(lr=0.1)
-    return Train(model=ModelKey("j/v3"), version=3, committed=90, epochs=2, batch_size=8, optimizer=optimizer)
-
-
-def contribution(site: SiteName, number: int, n_train: int = 10, loss: float = 0.5) -> Contribution:
-    """Return an update that the other sites have evaluated."""
-    place: dict[str, Any] = {"job": JobId("j"), "site": site, "round": 1, "app": "app.py:app", "seed": 7}
-    task = Task(id=TaskId(f"j-{number}"), validation=ValidationSpec(), work=work(), **place)
-    facts = UpdateFacts(n_train=n_train, n_used=n_train, steps=3, epochs=1, seconds=0.1, loss=loss)
-    report = Evaluation(n=4, loss_sum=2.0, confusion=((2, 1), (0, 1)))
-    reports = {other: report for other in SITES if other != site}
-    return Contribution(
-        task=task, model=ModelKey(f"j/u{number}"), digest="d", facts=facts, reports=reports, staleness=(2, 30)
-    )
 
 
 # Every point.
@@ -105,6 +78,19 @@ def draws_connected_sites(sampler: Sampler[Any]) -> None:
         without = sampler.choose(sampler.begin(), view(round_), exclude=frozenset(SITES[:3]))
         require(sampler, not set(without) & set(SITES[:3]), f"it drew {without}: some were excluded")
         require(sampler, not sampler.takes_all or set(chosen) == set(SITES), "it does not take all sites")
+
+
+def probes_connected_sites(sampler: Sampler[Any]) -> None:
+    """A sampler has connected sites probed, none twice, and draws sites whatever they have found."""
+    for round_ in range(1, ROUNDS):
+        state = sampler.begin()
+        asked = list(sampler.to_probe(state, view(round_)))
+        sound = set(asked) <= set(SITES) and len(set(asked)) == len(asked)
+        require(sampler, sound, f"it probes {asked}: one of them twice, or one that is not connected")
+        require(sampler, not asked or sampler.probe is not None, "it probes sites, but names no plugin")
+        for site, result in zip(asked, (1.0, -1.0, 1e300, float("nan")), strict=False):
+            sampler.probed(state, site, result)
+        sampler.draw(state, view(round_))
 
 
 def gives_every_contribution_a_weight(weigher: Weigher[Any]) -> None:
@@ -171,6 +157,13 @@ def ignores_the_order_of_contributions(aggregator: Aggregator[Any]) -> None:
     if isinstance(aggregator, Selecting):
         for count in range(1, 12):
             _check_select(aggregator, rng.standard_normal((count, 3)), rng)
+    if isinstance(aggregator, Additive):
+        for count in range(1, 12):
+            weights = rng.random(count) + 0.1
+            divisor = aggregator.divisor(weights)
+            require(aggregator, 0 < divisor < np.inf, f"its divisor is {divisor}")
+            same = divisor == aggregator.divisor(rng.permutation(weights))
+            require(aggregator, same, "the order of contributions matters")
 
 
 def _check_combine(aggregator: Coordinatewise[Any], rows: np.ndarray, rng: np.random.Generator) -> None:
@@ -207,10 +200,11 @@ def treats_every_number_alike(server: ServerUpdate[Any]) -> None:
     current, proposal = rng.standard_normal((2, 50))
     initial = {name: np.full(50, value) for name, value in server.moments.items()}
     moments = initial
+    prepared = server.prepare(server.begin(), [], np.zeros(0), view())
     for array in (current, proposal, *moments.values()):
         array.setflags(write=False)
     for number in range(1, 4):
-        info = MergeInfo(version=number, staleness=number, contributions=1)
+        info = MergeInfo(version=number, staleness=number, contributions=1, prepared=prepared)
         numbers, after = server.step(current, proposal, moments, info)
         fits = numbers.shape == (50,) and numbers.dtype == np.float64
         require(server, fits, "it did not return 50 float64 numbers")
@@ -273,6 +267,7 @@ CHECKS: Sequence[tuple[type[Part[Any]], Check]] = (
     (Part, explains_itself),
     (Part, remembers_through_a_snapshot),
     (Sampler, draws_connected_sites),
+    (Sampler, probes_connected_sites),
     (Weigher, gives_every_contribution_a_weight),
     (Policy, shapes_a_task_that_can_be_sent),
     (Duration, speaks_the_language_of_job_files),

@@ -44,6 +44,8 @@ class View:
 
     sites: Sequence[SiteName]  # with a connected learner that has examples; sorted
     busy: AbstractSet[SiteName]  # with an open task
+    # What connected learners state: all examples of their training data, with the part that the job holds out
+    # for validation. An update's `facts.n_train` counts without that part.
     examples: Mapping[SiteName, int]
     evaluators: Sequence[SiteName]  # with a connected evaluator; sorted
     version: int

@@ -129,8 +129,8 @@ class Divide(Policy[Division]):
             why = "with train.batches tasks are windows of batches, not epochs; leave it out"
             epochs = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
             problems += [(("layers", key), why) for key, value in epochs.items() if value is not None]
-        if self.restart and (not rule.server.plain or rule.merge.remembers):
-            stateful = rule.merge if rule.merge.remembers else rule.server
+        if self.restart and (rule.builds_on_current or rule.merge.remembers):
+            stateful = rule.merge if rule.merge.remembers or rule.adds else rule.server
             problems.append(
                 self.clash(stateful, "after a restart it would still carry state of the pre-pass")
             )

@@ -53,6 +53,7 @@ class Worth(BaseModel):
 class Dvw(Weigher[Worth]):
     """An update's weight is its score on the validation data of all sites together."""
 
+    validates: ClassVar[bool] = True
     evaluates: ClassVar[bool] = True
     metric: Literal["micro_f1", "macro_f1", "mcc", "gmean", "inverse_loss"] = Field(
         "micro_f1",

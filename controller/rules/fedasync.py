@@ -1,6 +1,6 @@
 """FedAsync (Xie et al., 2019) and the server-side mixing that it is based on."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -10,8 +10,7 @@ from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.fedavg import FEDAVG
-
-POLYNOMIAL, HINGE = 0.5, 10.0  # the defaults of `a`
+from hansa.controller.rules.staleness import DEFAULTS, Function, discounted
 
 
 @register("server", "mix")
@@ -24,13 +23,11 @@ class Mix(ServerUpdate):
 
     statistics: ClassVar[bool] = True  # a convex mixture keeps variances ≥ 0
     alpha: float = Field(0.6, ge=0, le=1, description="share of the proposal; 1 takes it as it is")
-    staleness: Literal["constant", "polynomial", "hinge"] = Field(
+    staleness: Function = Field(
         "constant",
         description="how α falls with staleness d: not at all, by (d+1)^-a, or by 1/(a(d-b)+1) beyond d = b",
     )
-    a: float | None = Field(
-        None, ge=0, description=f"default: {POLYNOMIAL:g} for polynomial, {HINGE:g} for hinge"
-    )
+    a: float | None = Field(None, ge=0, description=DEFAULTS)
     b: int = Field(4, ge=0, strict=True, description="hinge only: staleness up to which α does not fall")
     max_staleness: int | None = Field(
         None,
@@ -53,12 +50,7 @@ class Mix(ServerUpdate):
 
     def share(self, staleness: int) -> float:
         """Return α·s(d) (baselines §4)."""
-        match self.staleness:
-            case "polynomial":
-                return float(self.alpha * (staleness + 1) ** -(POLYNOMIAL if self.a is None else self.a))
-            case "hinge" if staleness > self.b:
-                return self.alpha / ((HINGE if self.a is None else self.a) * (staleness - self.b) + 1)
-        return self.alpha
+        return discounted(self.alpha, self.staleness, staleness, self.a, self.b)
 
     def step(
         self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo

@@ -99,6 +99,7 @@ class Equal(Weigher):
     """Every contribution has the same weight; sizes are not used."""
 
     equal: ClassVar[bool] = True
+    factors: ClassVar[bool] = True
 
     def weigh(self, state: Nothing, contributions: Sequence[Contribution], view: View) -> np.ndarray:
         """Return ones."""

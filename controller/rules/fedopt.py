@@ -81,20 +81,25 @@ class Adagrad(Optimizer):
 
 @register("server", "momentum")
 class Momentum(ServerUpdate):
-    """FedAvgM: heavy-ball momentum at the server, v ← β·v + Δ, w ← w + η·v."""
+    """FedAvgM: heavy-ball momentum at the server, v ← β·v + Δ, w ← w + η·v.
+
+    With β = 0 this is a server learning rate: nothing is carried on, and η = 1 takes the proposal as it is.
+    """
 
     lr: float = Field(1.0, gt=0, description="η, the server's learning rate")
     beta: float = Field(0.9, ge=0, lt=1, description="β, how much of the last step is kept")
 
     @property
     def moments(self) -> Mapping[str, float]:
-        """The velocity."""
-        return {"v": 0.0}
+        """The velocity, if there is any."""
+        return {"v": 0.0} if self.beta else {}
 
     def step(
         self, current: np.ndarray, proposal: np.ndarray, moments: Moments, info: MergeInfo
     ) -> tuple[np.ndarray, Moments]:
         """Make one step."""
+        if not self.beta:
+            return (proposal if self.lr == 1 else current + self.lr * (proposal - current)), moments
         v = self.beta * moments["v"] + (proposal - current)
         return current + self.lr * v, {"v": v}
 

@@ -68,9 +68,13 @@ class ByImportance(Sampler[Scores]):
         return (LocalPluginSpec(name=IMPORTANCE, args=arguments.model_dump(mode="json")),)
 
     @property
-    def probe(self) -> LocalPluginSpec | None:
-        """The plugin that measures the first model, if the job wants that."""
-        return self.plugins[0] if self.init == "probe" else None
+    def probe(self) -> LocalPluginSpec:
+        """The plugin that measures a model."""
+        return self.plugins[0]
+
+    def to_probe(self, state: Scores, view: View) -> Sequence[SiteName]:
+        """Have all sites measure the first model, if the job wants that."""
+        return view.sites if self.init == "probe" and view.round == 1 else ()
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse to measure single examples during training."""
@@ -100,9 +104,9 @@ class ByImportance(Sampler[Scores]):
         if importance is not None:
             self._enter(state, contribution.site, importance)
 
-    def probed(self, state: Scores, site: SiteName, importance: float) -> None:
+    def probed(self, state: Scores, site: SiteName, result: float) -> None:
         """Take a site's first score."""
-        self._enter(state, site, importance)
+        self._enter(state, site, result)
 
     def _enter(self, state: Scores, site: SiteName, new: float) -> None:
         """Take a site's first score as it is, and average later ones; ignore values that cannot be scores."""

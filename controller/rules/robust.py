@@ -24,7 +24,7 @@ def _objections(part: Aggregator[Any], rule: Composition) -> list[Problem]:
     """Refuse parts that would undo the robustness."""
     problems: list[Problem] = []
     if not rule.pace.common_rounds:
-        why = "it merges one update at a time, so there is nothing to compare an update with"
+        why = "without rounds, most updates of a merge may be one site's, or there is only one"
         problems.append(part.clash(rule.pace, why))
     if not rule.weigh.equal:
         why = "robust merges count every site the same, whatever it claims; use equal"

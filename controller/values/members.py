@@ -22,6 +22,12 @@ class Member:
     weight: float
     tensors: frozenset[str] | None = None  # None for all tensors of the model
     slot: int = 0  # of a model that travelled from site to site; members are merged in this order
+    base: ModelKey | None = None  # the model that its site started from, if the aggregator adds differences
+
+    @property
+    def models(self) -> tuple[ModelKey, ...]:
+        """The models that a merge reads for it."""
+        return (self.model,) if self.base is None else (self.model, self.base)
 
 
 Standing = Mapping[SiteName, Sequence[Member]]  # the members of each site

@@ -171,24 +171,24 @@ def _recompute(
 ) -> Iterator[Finding]:
     """Compute the newest community model again from its updates and compare.
 
-    Where the proposal itself is the next model (`plain`), the previous model is gone and not needed: members
-    are complete or cover every tensor.
+    If it follows from the updates alone, the previous model is gone and not needed: members are complete or
+    cover every tensor.
     """
     state, rule = machine.state, machine.rule
     record = state.history[-1]
     members = in_order(state.members)
-    info = MergeInfo(
-        record.version, max((s for s, _ in record.staleness.values()), default=0), record.updates
-    )
+    counting = sum(update.weight is not None for update in record.updates)
+    staleness = max((update.staleness[0] for update in record.updates), default=0)
+    info = MergeInfo(record.version, staleness, counting, record.prepared)
     with ExitStack() as stack:
         stored = start = stack.enter_context(store.open(current))
-        if not rule.server.plain:
+        if rule.builds_on_current:
             start = stack.enter_context(store.open(_previous_version(machine)))
         keys = machine.moments(record.version - 1)
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
         sums = Accumulator(stored.manifest.spec, kept=False)
-        still = record.still and not rule.server.plain  # the same sums give the same model, a step does not
+        still = record.still and rule.builds_on_current  # the same sums give the same model, a step does not
         whole = Change(members, (), members, members, still, scope)
         recomputed = make(
             rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere()

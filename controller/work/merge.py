@@ -65,7 +65,7 @@ class Merger:
             else:
                 accumulator = sums[1]
                 change = Change(order.added, order.removed, members, order.added, order.still, order.scope)
-            info = MergeInfo(order.version, order.staleness, len(order.added))
+            info = MergeInfo(order.version, order.staleness, len(order.added), order.prepared)
             means = Means(self._store.open, self._pool, self._memory)
             made = make(
                 self._aggregator, self._server, accumulator, change, current, before, info, means, draft

@@ -22,7 +22,7 @@ def federate(rule: str, sites: int, rounds: int, seed: int, folder: Path) -> Out
     job = HERE / f"{rule}.yaml"
     job_file = yaml.safe_load(job.read_text())
     has_rounds, hops = "rounds" in job_file["pace"], job_file["pace"].get("hops", 1)
-    trained = job_file["sample"]["fraction"] * hops if hops > 1 else 1  # trainings in a round, for each site
+    trained = job_file.get("sample", {}).get("fraction", 1) * hops  # trainings in a round, for each site
     pace = (
         {"pace.rounds": max(1, round(rounds / trained))} if has_rounds else {"pace.updates": rounds * sites}
     )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Withdraw,
     )
     from hansa.controller.plugin.arithmetic import (
+        Additive,
         Aggregator,
         Coordinatewise,
         MergeInfo,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
     from hansa.controller.rules.fedavg import FEDAVG
-    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
+    from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
     "common.encodings.contract": (
@@ -103,6 +104,7 @@ _HOMES = {
         "Withdraw",
     ),
     "controller.plugin.arithmetic": (
+        "Additive",
         "Aggregator",
         "Coordinatewise",
         "MergeInfo",
@@ -144,12 +146,14 @@ _HOMES = {
         "BatchSource",
         "LocalPlugin",
         "LocalRun",
+        "ProbeRun",
         "Returned",
     ),
 }
 __all__ = [
     "FEDAVG",
     "Action",
+    "Additive",
     "Aggregator",
     "Ask",
     "BatchSource",
@@ -184,6 +188,7 @@ __all__ = [
     "Plugin",
     "Policy",
     "Prepare",
+    "ProbeRun",
     "Problem",
     "Rejected",
     "Release",

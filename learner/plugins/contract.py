@@ -109,6 +109,19 @@ class Returned:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ProbeRun:
+    """A probe as its plugin sees it: a model to look at, which stays as it is."""
+
+    app: App
+    task: Task
+    batch_size: int
+    seed: int
+    model: "nn.Module"  # in training mode
+    examples: "Tensors"  # the training part of the site's data
+    cancelled: Callable[[], bool]  # whether the probe was withdrawn: ask before anything long
+
+
 @contract("learner")
 class LocalPlugin(Plugin, Generic[H]):
     """Takes part in the training of a task. Override the methods you need; the others cost nothing.
@@ -144,6 +157,10 @@ class LocalPlugin(Plugin, Generic[H]):
 
     def amend(self, held: H, run: LocalRun, update: Returned) -> None:
         """Change what the task returns, such as to clip it or to add noise; the network stays as it is."""
+
+    def probe(self, run: ProbeRun) -> float:
+        """Return what a sampler wants to know about a model, without training; NaN if there is nothing."""
+        raise NotImplementedError(f"{self.kind} only takes part in training")
 
 
 @contract("batches")

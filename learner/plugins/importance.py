@@ -9,6 +9,7 @@ adds), and update nothing. Scores of different forms cannot be compared with one
 than a batch of data have higher ones.
 """
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -21,7 +22,7 @@ from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.plugins.registry import register
 from hansa.common.torch.data import Tensors, loss_of
 from hansa.common.values.errors import InvalidApp, one_line
-from hansa.learner.plugins.contract import LocalPlugin, LocalRun
+from hansa.learner.plugins.contract import LocalPlugin, LocalRun, ProbeRun
 from hansa.learner.training.batches import normalises, shuffled
 from hansa.learner.training.slow import require_wanted
 
@@ -128,6 +129,12 @@ class Score(LocalPlugin[Gauge], Importance):
         """Return the score; it takes a pass over the data, unless gradients were measured during training."""
         score = held.score(run.app, run.examples, run.work.batch_size, run.seed, run.cancelled)
         return {} if score is None else {IMPORTANCE: score}
+
+    def probe(self, run: ProbeRun) -> float:
+        """Return the score of the model as it is."""
+        gauge = Gauge(run.model, self.model_copy(update={"online": False}))
+        score = gauge.score(run.app, run.examples, run.batch_size, run.seed, run.cancelled)
+        return math.nan if score is None else score
 
 
 def measured(module: nn.Module, form: Importance, tensors: Collection[str] = ()) -> Parameters:

@@ -17,10 +17,9 @@ from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import listed
-from hansa.learner.plugins import proximal  # noqa: F401 - registers it
+from hansa.learner.plugins import importance, proximal, starting_loss  # noqa: F401 - registers them
 from hansa.learner.plugins.adaptive import Diverged
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
-from hansa.learner.plugins.importance import Score
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 from hansa.learner.training import batches  # noqa: F401 - registers it
 from hansa.learner.training.loop import Hooks
 from hansa.learner.training.slow import Cancelled
@@ -51,11 +50,13 @@ def asked_of(app: App, work: Train) -> Asked:
     return plugins, _instance(BatchSource, "batches", work.source, app)  # type: ignore[type-abstract]
 
 
-def probe_of(app: App, work: Probe) -> Score:
-    """Return the plugin that measures gradients without training."""
+def probe_of(app: App, work: Probe) -> LocalPlugin[Any]:
+    """Return the plugin that looks at a model without training it."""
     plugin = _instance(LocalPlugin, "learner", work.plugin, app)
-    if not isinstance(plugin, Score):
+    if not overrides(type(plugin), "probe"):
         raise Refused(f"learner {plugin.kind!r} takes part in training, but a probe does not train")
+    if app.train is not None:  # there is no network to look at
+        raise InvalidApp(plugin.alone or LocalPlugin.alone)
     return plugin
 
 
@@ -77,6 +78,15 @@ def _instance(kind: type[P], point: str, spec: LocalPluginSpec, app: App) -> P:
 def overrides(cls: type[Plugin], method: str) -> bool:
     """Whether plugins of a class have a method of their own."""
     return getattr(cls, method) is not getattr(LocalPlugin, method)
+
+
+def probed_by(plugin: LocalPlugin[Any], run: ProbeRun) -> float:
+    """Return what a plugin finds in a model, if it is a number."""
+    with calling(plugin, *FORESEEN):
+        result = plugin.probe(run)
+    if not isinstance(result, int | float):
+        raise PluginFailed(plugin, f"its probe returned {result!r:.100}, which is not a number")
+    return float(result)
 
 
 class Company:

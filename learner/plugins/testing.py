@@ -25,8 +25,8 @@ from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.memory.secret import Secret
 from hansa.learner.memory.states import Recollection, State, States
-from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, Returned
-from hansa.learner.plugins.selection import Company, asked_of
+from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
+from hansa.learner.plugins.selection import Company, asked_of, probed_by
 from hansa.learner.training.loop import Trained, train
 
 Check = Callable[[Any], None]
@@ -181,6 +181,29 @@ def measures_without_training(plugin: LocalPlugin[Any]) -> None:
     require(plugin, numbers, f"it reported {dict(facts.metrics)}: not all are numbers")
 
 
+def probes_without_training(plugin: LocalPlugin[Any]) -> None:
+    """A probe gives the same number again, and changes nothing."""
+    if type(plugin).probe is LocalPlugin.probe:
+        return
+    results = []
+    for _ in range(2):
+        module = network()
+        before = state(module)
+        run = ProbeRun(
+            app=APP,
+            task=run_of(APP, module, data(), work()).task,
+            batch_size=5,
+            seed=SEED,
+            model=module.train(),
+            examples=data(),
+            cancelled=lambda: False,
+        )
+        torch.manual_seed(SEED)  # as the learner does, for dropout
+        results.append(probed_by(plugin, run))
+        require(plugin, state(module) == before, "probe() changed the network: it may measure, but not train")
+    require(plugin, repr(results[0]) == repr(results[1]), "the same probe gave two different numbers")
+
+
 def trains_only_the_tensors_of_its_task(plugin: LocalPlugin[Any]) -> None:
     """Tensors that a task does not name stay unchanged."""
     module = network()
@@ -217,4 +240,9 @@ def checks_of(plugin: Plugin) -> list[Check]:
     ]
     if isinstance(plugin, BatchSource):
         return [*both, yields_rows_by_the_chance_it_is_given]
-    return [*both, measures_without_training, trains_only_the_tensors_of_its_task]
+    return [
+        *both,
+        measures_without_training,
+        probes_without_training,
+        trains_only_the_tensors_of_its_task,
+    ]

@@ -186,6 +186,11 @@ class Site:
         self.nursery.stop(names, patience=10)
 
 
+def weights(entry: dict[str, Any]) -> dict[str, float]:
+    """Return the weight of each site's update in a version of a report."""
+    return {update["site"]: update["weight"] for update in entry["updates"]}
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Site]:
     made = Site(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.e2e.conftest import Site, write_data
+from tests.e2e.conftest import Site, weights, write_data
 
 
 def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
@@ -39,8 +39,8 @@ def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
     assert keys | {"history"} == set(shown)
     assert shown["metrics"]["accuracy"] > 0.9
     assert set(shown["metrics"]) == {"accuracy", "loss"}
-    assert shown["history"][-1]["contributions"] == {"a": 48.0, "b": 48.0}
-    assert {"version", "round", "seconds", "metrics", "contributions", "bytes_up", "bytes_down"} <= set(
+    assert weights(shown["history"][-1]) == {"a": 48.0, "b": 48.0}
+    assert {"version", "round", "seconds", "metrics", "updates", "bytes_up", "bytes_down"} <= set(
         shown["history"][1]
     )
     fetched = scene.cli("job", "model", "plane", "-o", "model.safetensors")
@@ -95,7 +95,7 @@ def test_a_learner_that_is_killed_for_good_is_left_out_at_the_deadline(scene: Si
     watched = scene.cli("job", "watch", submitted["job"])
     assert watched.returncode == 0, watched.stderr
     last = scene.json("job", "show", submitted["job"])["history"][-1]
-    assert set(last["contributions"]) == {"a"}
+    assert set(weights(last)) == {"a"}
     assert "b" in last["lost"]
 
 

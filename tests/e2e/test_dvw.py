@@ -15,7 +15,7 @@ from hansa.controller.rules.adaptive import Staleness
 from hansa.controller.rules.dvw import Worth
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import verify
-from tests.e2e.conftest import OWN_APP, Site, write_data
+from tests.e2e.conftest import OWN_APP, Site, weights, write_data
 from tests.unit.samples import payload_of
 
 
@@ -43,7 +43,7 @@ def test_updates_are_scored_on_validation_data_even_by_evaluators_of_test_data(s
     for site, score in scores.items():
         assert (score["basis"], score["coverage"], score["missing"]) == ("pooled", 1.0, {}), site
         assert set(score["found"]) == {"a", "b"}  # c has nothing to measure on
-        assert score["value"] == shown["history"][-1]["contributions"][site]
+        assert score["value"] == weights(shown["history"][-1])[site]
     assert scores["b"]["found"]["a"]["score"] > 0.8
     assert scores["b"]["found"]["a"]["n"] == 12  # a fifth of 60 examples, not the test data
     assert (
@@ -96,7 +96,7 @@ def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Si
     }
     assert newest["lost"] == said
     assert newest["scores"]["a"]["missing"] == said
-    assert (newest["scores"]["a"]["basis"], newest["contributions"]) == ("own", {"a": 0.75})
+    assert (newest["scores"]["a"]["basis"], weights(newest)) == ("own", {"a": 0.75})
 
 
 def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(
@@ -117,7 +117,7 @@ def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again
         f"train.until={until}",
     )
     job = scene.json("job", "submit", "job.yaml", "--set", "sites.min=3", *words)["job"]
-    kept = ("version", "contributions", "steps", "staleness", "scores")
+    kept = ("version", "updates", "scores")
     before: list[dict[str, Any]] = []
     for life, version in enumerate((9, 60, 120)):
         scene.until(lambda version=version: scene.json("job", "show", job)["version"] >= version, 60)

@@ -14,7 +14,7 @@ from hansa.common.plugins.registry import rules
 from hansa.controller.pacers.redistribute import Redistribute
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rules.fedmmb import Window
-from tests.e2e.conftest import ROOT, hansa
+from tests.e2e.conftest import ROOT, hansa, weights
 from tests.published import write_hospitals, write_mnist
 
 
@@ -57,11 +57,11 @@ def test_more_writers_can_be_tried(tmp_path: Path) -> None:
 
 def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
-    words = ("fedadam", "fedasync", "--rounds", "1", "--sites", "2")
+    words = ("fedadam", "fedasync", "power-of-choice", "q-fedavg", "--rounds", "1", "--sites", "2")
     shown = _script(tmp_path, "examples/fashion/compare.py", *words).splitlines()
     assert shown[0].split() == ["rule", "seed", "accuracy", "loss", "updates", "seconds"]
-    assert [line.split()[:2] for line in shown[1:]] == [["fedadam", "1990"], ["fedasync", "1990"]]
-    assert [line.split()[4] for line in shown[1:]] == ["2", "2"]
+    assert [line.split()[:2] for line in shown[1:]] == [[rule, "1990"] for rule in words[:4]]
+    assert [line.split()[4] for line in shown[1:]] == ["2"] * 4
 
 
 @pytest.mark.timeout(240)
@@ -85,7 +85,7 @@ def test_concordance_with_central_training_can_be_tried(tmp_path: Path) -> None:
     assert single["distance"] < 1e-5
     assert multiple["distance"] > 100 * single["distance"]
     report = json.loads((tmp_path / "fedsmb" / "report.json").read_text())
-    assert report["history"][1]["contributions"] == {"site-1": 30, "site-2": 30}
+    assert weights(report["history"][1]) == {"site-1": 30, "site-2": 30}
 
 
 def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() -> None:
@@ -94,7 +94,7 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
     assert wanted <= {spec.rule for spec in jobs.values()}
     for name, spec in jobs.items():
         assert spec.name == f"fashion-{name}"
-        assert name in (spec.rule, "equal")
+        assert name in (spec.rule, "equal", "power-of-choice")
         rounds = compose(spec).pace.rounds_asked()
         window = compose(spec).train
         if isinstance(window, Window):
@@ -102,11 +102,12 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
         elif isinstance(pace := compose(spec).pace, Redistribute):
             assert rounds * pace.hops * (spec.sample or {})["fraction"] == 10  # as many trainings
         else:
-            assert rounds == (10 if compose(spec).pace.common_rounds else 100)
+            share = (spec.sample or {}).get("fraction", 1)
+            assert pace.updates_asked() * share == (10 if pace.common_rounds else 100)
         usual = jobs["fedavg"]
         assert (spec.seed, spec.app, spec.data) == (usual.seed, usual.app, usual.data)
         train = spec.train.model_copy(update={"batches": None, "epochs": 1})
-        assert train == usual.train or name == "fedsmb"  # which has no use for momentum
+        assert train == usual.train or name in ("fedsmb", "q-fedavg")  # which have no use for momentum
 
 
 @pytest.mark.parametrize("name", ["radfed", "radfed-i", "composed", "fedavg"])
@@ -119,7 +120,7 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     shown = _command(tmp_path, *words)
     history = json.loads((out / "report.json").read_text())["history"]
     newest = history[-1]
-    sites = {site for entry in history for site in entry["contributions"]}
+    sites = {site for entry in history for site in weights(entry)}
     sites |= {site for entry in history for hop in entry["hops"] for site in hop["sites"]}
     assert f"Done: {len(sites)} sites trained one model together" in shown, "not only those of the last hop"
     assert newest["metrics"]["accuracy"] >= 0
@@ -174,8 +175,8 @@ def test_what_groups_are_compared_with_runs_in_short(tmp_path: Path) -> None:
     words = [word for change in changes for word in ("--set", change)]
     _command(tmp_path, "run", job, "--out", str(out), "--json", *words)
     history = json.loads((out / "report.json").read_text())["history"]
-    assert [set(entry["contributions"].values()) for entry in history[1:]] == [{1.0}, {1.0}]
-    assert [(entry["updates"], len(entry["contributions"])) for entry in history[1:]] == [(6, 6), (6, 6)]
+    assert [set(weights(entry).values()) for entry in history[1:]] == [{1.0}, {1.0}]
+    assert [(len(entry["updates"]), len(weights(entry))) for entry in history[1:]] == [(6, 6), (6, 6)]
     assert history[-1]["metrics"]["accuracy"] >= 0
 
 
@@ -195,11 +196,13 @@ def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
     for fit, entry in enumerate(history, 1):
         told = entry["diagnostics"]["weigh"]
         left = 1 if fit == 3 else 2  # 40 examples are five batches: the third window of a pass has one
-        assert (told["fit"], told["kind"], set(entry["steps"].values())) == (fit, "norm", {left})
-        total = sum(entry["contributions"].values())
-        assert {site: p / total for site, p in entry["contributions"].items()} == pytest.approx(
-            told["weights"]
+        assert (told["fit"], told["kind"], {update["steps"] for update in entry["updates"]}) == (
+            fit,
+            "norm",
+            {left},
         )
+        total = sum(weights(entry).values())
+        assert {site: p / total for site, p in weights(entry).items()} == pytest.approx(told["weights"])
 
 
 def test_the_jobs_of_groups_differ_in_their_weights_alone() -> None:

@@ -12,7 +12,7 @@ from hansa.common.ui.client import Client
 from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import verify
-from tests.e2e.conftest import OWN_APP, Site
+from tests.e2e.conftest import OWN_APP, Site, weights
 
 WINDOW = "train={batches: 2, batch_size: 8, optimizer: {kind: sgd, lr: 0.5}}"
 
@@ -107,7 +107,7 @@ def test_an_app_that_trains_by_itself_gets_the_examples_of_its_window(scene: Sit
     assert [len(line[3:]) for line in given] == [16, 16, 16, 12]
     assert len({value for line in given for value in line[3:]}) == 60  # each example once in a pass
     history = scene.json("job", "show", "plane")["history"]
-    assert [entry["contributions"]["a"] for entry in history[1:]] == [16, 16, 16, 12]
+    assert [weights(entry)["a"] for entry in history[1:]] == [16, 16, 16, 12]
 
 
 def test_jobs_of_a_controller_are_compared(scene: Site) -> None:

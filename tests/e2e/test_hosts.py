@@ -21,7 +21,7 @@ import pytest
 from hansa.common.models.frames import FRAME
 from hansa.common.pki import files
 from tests.consortium import Consortium
-from tests.e2e.conftest import ROOT, write_data
+from tests.e2e.conftest import ROOT, weights, write_data
 from tests.redis_server import redis_binary, tls_redis_binary
 from tests.waiting import until
 
@@ -268,7 +268,7 @@ def test_a_federation_of_separate_hosts_survives_its_links(hosts: Hosts) -> None
     found = ask("job", "show", job)
     assert found["status"] == "completed", found["reason"] + logs()
     rounds = [entry for entry in found["history"] if entry["version"]]
-    assert [sorted(entry["contributions"]) for entry in rounds] == [["a", "b", "c"]] * 2
+    assert [sorted(weights(entry)) for entry in rounds] == [["a", "b", "c"]] * 2
     assert not any(entry["lost"] for entry in rounds)
     extra = found["bytes_up"] - 7 * MODEL  # the first model, and three in each of two rounds
     assert -1000 < extra < 3 * FRAME, f"{extra} bytes were sent again"

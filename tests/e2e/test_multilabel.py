@@ -9,7 +9,7 @@ from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.holdout import split
 from hansa.common.values.ids import SiteName
 from hansa.common.values.training import ValidationSpec
-from tests.e2e.conftest import Site
+from tests.e2e.conftest import Site, weights
 
 APP = """
 from torch import nn
@@ -85,7 +85,7 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
     models = {site: _trained(training) for site, (training, _) in parts.items()}
     found = {site: {by: _counts(models[site], held) for by, (_, held) in parts.items()} for site in SITES}
     worth = {site: _micro(list(counts.values())) for site, counts in found.items()}
-    assert newest["contributions"] == worth
+    assert weights(newest) == worth
     for site, score in newest["scores"].items():
         assert (score["value"], score["basis"], score["coverage"]) == (worth[site], "pooled", 1.0)
         expected = {

@@ -94,7 +94,7 @@ def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_
     assert (out / "model.safetensors").exists()
     report = json.loads((out / "report.json").read_text())
     assert len(report["history"]) == 21
-    assert all(len(entry["contributions"]) == 5 for entry in report["history"][1:])
+    assert all(len(entry["updates"]) == 5 for entry in report["history"][1:])
     assert processes_below(out) == []
 
 

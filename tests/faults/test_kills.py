@@ -44,8 +44,12 @@ def digest(federation: Federation, job: str) -> str:
 
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     """Return a job's history without the fields that depend on the clock."""
-    kept = ("distance", "contributions", "steps", "scores")
-    return [{name: entry[name] for name in kept} for entry in federation.json("job", "show", job)["history"]]
+    kept, of_update = ("distance", "scores", "prepared"), ("site", "weight", "steps", "loss")
+    return [
+        {name: entry[name] for name in kept}
+        | {"updates": [{name: update[name] for name in of_update} for update in entry["updates"]]}
+        for entry in federation.json("job", "show", job)["history"]
+    ]
 
 
 def storm(
@@ -158,6 +162,33 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "updates"),
+    [
+        (("--set", "rule=fednova", "--set", "server.tau=2"), 3),
+        (
+            (
+                *("--set", "rule=q-fedavg", "--set", "train.optimizer={kind: sgd, lr: 0.1}"),
+                *("--set", "sample={kind: power-of-choice, candidates: 3, fraction: 0.67}"),
+            ),
+            2,
+        ),
+    ],
+    ids=["fednova", "q-fedavg with power of choice"],
+)
+def test_what_merges_are_prepared_with_survives_a_kill_at_every_named_point(
+    federation: Federation, words: tuple[str, ...], updates: int
+) -> None:
+    # Where sites are chosen, a site may only be probed from some round on.
+    victims = {"controller": CONTROLLER, "learner-b": ("task-taken", "task-taken")}
+    job = storm(federation, victims, *words, "--set", "pace.rounds=24")
+    # The last model and the updates it is made of, and the model before.
+    assert len(federation.leftovers(job)) == 2 + updates
+    assert federation.kills == 8
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
 def test_travelling_models_survive_a_kill_at_every_named_point(federation: Federation) -> None:
     """The reference survives, too: distances are the same."""
     chance = np.random.default_rng(1)
@@ -191,7 +222,9 @@ def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
     assert federation.kills == 13
     federation.bring_up("controller")
     history = told(federation, job)[1:]
-    assert len({entry["steps"]["a"] for entry in history}) > 1, "the validation loss decides"
+    assert len({update["steps"] for entry in history for update in entry["updates"]}) > 1, (
+        "the validation loss decides"
+    )
     assert all(set(entry["scores"]["a"]["found"]) == set("ade") for entry in history)
 
 

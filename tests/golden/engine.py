@@ -172,7 +172,7 @@ class Engine:
             case "survey":
                 return ev.Surveyed(**about, profile=Profile(**step["found"]))
             case "probe":
-                return ev.Probed(**about, importance=step["found"])
+                return ev.Probed(**about, result=step["found"])
         raise ValueError(f"unknown step: {step['do']}")
 
     def _order_event(self, step: Step, at: float) -> ev.Event:

@@ -38,6 +38,8 @@ MEANS: Family = {
     "fedyogi": _job("fedyogi"),
     "fedadagrad": _job("fedadagrad", survey=GLOBAL),
     "fedavgm": _job("fedavgm", sample=SOME),
+    "fednova": _job("fednova", sample=SOME, survey=GLOBAL),
+    "fednova with a given number of steps": _job("fednova", server={"tau": 3.0}),
     "sync-dvw": _job("sync-dvw", 3, epochs=1),
     "sync-dvw by macro F1": _job("sync-dvw", 2, sample=SOME, weigh={"metric": "macro_f1"}),
     "sync-dvw by loss": _job("sync-dvw", 2, weigh={"metric": "inverse_loss"}),
@@ -102,6 +104,13 @@ PROXIMAL: Family = {
     "radfed-i": _travel("radfed-i", sample={"fraction": 0.4}),
     "radfed-i after probes": _travel("radfed-i", sample={"fraction": 0.4, "init": "probe"}),
     "importance online": _job("fedavg", 4, sample={"kind": "importance", "fraction": 0.4, "online": True}),
+    "fednova with a proximal term": _job("fednova", 3, local={"kind": "proximal", "mu": 0.5}),
+    "fednova with momentum": _job("fednova", 3, train={"optimizer": {"lr": 0.03125, "momentum": 0.5}}),
+    "q-fedavg": _job("q-fedavg", 3),
+    "q-fedavg of a few sites": _job("q-fedavg", 3, sample=SOME, weigh={"q": 2.0}, server={"q": 2.0}),
+    "power of choice": _job(
+        "fedavg", 3, sample={"kind": "power-of-choice", "candidates": 4, "fraction": 0.4}
+    ),
     "fedmmb in PyTorch": _job("fedmmb", 3, epochs=None, train={"batches": 3}),
     "divide in PyTorch": _job("divide", 4, layers={"prepass": 1}, epochs=2),
     "sync-dvw in PyTorch": _job("sync-dvw", 2),

@@ -265,6 +265,21 @@ STORIES: dict[str, Story] = {
     "fedasync": Story(_async("fedasync", server={"max_staleness": 1}), 9),
     "fedasync-constant": Story(_async("fedasync-constant", stop={"seconds": 30}), 10),
     "fedasync-hinge": Story(_async("fedasync-hinge", 10), 11, given=True),
+    "fedbuff": Story(_async("fedbuff", pace={"updates": 14, "buffer": 3}, sites={"min": 3}), 44, length=50),
+    "fedbuff of company": Story(
+        _async("fedbuff", pace={"updates": 11, "buffer": 3}, sites={"min": 3, "together": 3}), 45, length=40
+    ),
+    "fedbuff with dvw": Story(
+        _async(
+            "fedbuff",
+            pace={"updates": 8, "buffer": 2},
+            weigh={"kind": "dvw", "timeout": 5.0},
+            merge={"normalise": "weights"},
+        ),
+        46,
+        evaluators=4,
+        rings=3,
+    ),
     "semisync-fedavg": Story(_rounds("semisync-fedavg", 4, pace={"lambda": 2.0}), 12, length=20),
     "semisync-fedavg in time": Story(
         _rounds("semisync-fedavg", 4, pace={"deadline": 6.0}, sample=SOME), 13, rings=6
@@ -325,6 +340,11 @@ STORIES: dict[str, Story] = {
     "radfed with dvw": Story(_rounds("radfed", 2, pace={"hops": 2}, sample=SOME, weigh={"kind": "dvw"}), 31),
     "radfed-i": Story(
         _rounds("radfed-i", 2, pace={"hops": 2}, sample={"fraction": 0.5, "init": "probe"}), 32
+    ),
+    "power of choice": Story(
+        _rounds("fedavg", 4, sample={"kind": "power-of-choice", "candidates": 3, "fraction": 0.5}),
+        44,
+        rings=4,
     ),
     "radfed-a": Story(_rounds("radfed-a", 2, pace={"hops": 2}, sample=SOME), 33),
     "cancelled": Story(_rounds("radfed-m", 2, pace={"hops": 2}), 34, length=3, ending="cancel"),

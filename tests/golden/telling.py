@@ -128,9 +128,12 @@ class Teller:
                 return {"work": "examine", "part": examination.point, "reads": read}
         return {"work": "measure"}
 
-    def _members(self, given: Iterable[Member]) -> list[list[float]]:
-        """Return the task, the weight and the number of tensors (0: all) of each contribution."""
-        return sorted([self.numbers[m.task], m.weight, len(m.tensors or ())] for m in given)
+    def _members(self, given: Iterable[Member]) -> list[list[Any]]:
+        """Return the task, the weight, the number of tensors (0: all) and the base, if any, of each."""
+        return sorted(
+            [self.numbers[m.task], m.weight, len(m.tensors or ()), *([self._name(m.base)] if m.base else [])]
+            for m in given
+        )
 
     def _standing(self) -> dict[str, Told]:
         """Describe the job's state, version by version."""
@@ -143,7 +146,11 @@ class Teller:
                 "bytes": [record.bytes_up, record.bytes_down],
             }
             made |= {"contributions": dict(sorted(record.contributions.items())), "steps": record.steps}
-            made |= {"updates": record.updates, "still": record.still, "lost": sorted(record.lost)}
+            made |= {
+                "updates": sum(u.weight is not None for u in record.updates),
+                "still": record.still,
+                "lost": sorted(record.lost),
+            }
             made |= {"staleness": {site: [*stale] for site, stale in record.staleness.items()}}
             made["scores"] = sorted(
                 [site_of(name), score.value, score.coverage] for name, score in record.scores.items()

@@ -16,6 +16,7 @@ WITHOUT_ROUNDS = {
     "fedasync",
     "fedasync-constant",
     "fedasync-hinge",
+    "fedbuff",
 }
 
 

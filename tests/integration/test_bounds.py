@@ -77,6 +77,10 @@ class Curious(Sampler):
         """What to measure, unchecked: packages may build it as they like."""
         return LocalPluginSpec.model_construct(name="importance", args=self.arguments)
 
+    def to_probe(self, state: Nothing, view: View) -> Sequence[SiteName]:
+        """Everybody, before the first round."""
+        return view.sites if view.round == 1 else ()
+
     def choose(
         self, state: Nothing, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:

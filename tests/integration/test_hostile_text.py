@@ -15,7 +15,7 @@ from hansa.common.rpc import codec, task_codec
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.history import Hop, Score, VersionView
+from hansa.common.values.history import Hop, Score, Update, VersionView
 from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
@@ -299,9 +299,7 @@ JOB_VIEW = JobView(
             examples=3,
             evaluated=True,
             unevaluated={"b": "x"},
-            contributions={"a": 1.0},
-            steps={"a": 1},
-            staleness={"a": (0, 0)},
+            updates=[Update(site="a", weight=1.0, steps=1, metrics={"loss": 0.5})],
             scores={"a": Score(basis="x", coverage=1.0, missing={"b": "x"})},
             lost={"b": "x"},
             hops=(
@@ -338,6 +336,7 @@ def hostile(view: Any, **fixed: Any) -> str:
         *VersionView.model_fields,
         *Hop.model_fields,
         *Score.model_fields,
+        *Update.model_fields,
         *SurveyView.model_fields,
     }
     fields |= {*SiteProgress.model_fields, *FIXED}

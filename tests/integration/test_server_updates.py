@@ -122,7 +122,8 @@ class Picky(Selecting):
 
 
 def spec_of(rule: str, **changes: Any) -> JobSpec:
-    pace = {"updates": 5 * ROUNDS} if rule.startswith("fedasync") else {"rounds": ROUNDS}
+    without_rounds = rule.startswith("fedasync") or rule == "fedbuff"
+    pace = {"updates": 5 * ROUNDS} if without_rounds else {"rounds": ROUNDS}
     return job(rule=rule, pace=pace, sites={"min": 5, "wait": 60}, **changes)
 
 
@@ -149,6 +150,7 @@ SYNCHRONOUS = [
     "fedadagrad",
     "fedavgm",
     "server-mix",
+    "fednova",
     "median",
     "trimmed-mean",
     "krum",
@@ -156,7 +158,7 @@ SYNCHRONOUS = [
 ]
 
 
-@pytest.mark.parametrize("rule", [*SYNCHRONOUS, "fedasync"])
+@pytest.mark.parametrize("rule", [*SYNCHRONOUS, "fedasync", "fedbuff"])
 async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verification_needs(
     tmp_path: Path, rule: str
 ) -> None:
@@ -171,7 +173,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
         pass  # it sweeps what the first one had no time to delete
     assert all(np.isfinite(array).all() for array in arrays.values())
     assert findings(tmp_path, "", runner.id) == []
-    members = {member.model for held in state.members.values() for member in held}
+    members = {key for held in state.members.values() for member in held for key in member.models}
     wanted = {key.partition("/")[2] for key in members | {str(state.current)} | set(state.basis)}
     assert kept(tmp_path, "", runner.id) == wanted
     moments = len(runner.machine.rule.server.moments)
@@ -181,7 +183,7 @@ async def test_a_job_of_every_rule_completes_is_sound_and_leaves_only_what_verif
         assert view.history[1].note.endswith("of 5 updates")
 
 
-@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "server-mix"])
+@pytest.mark.parametrize("rule", ["fedadam", "fedavgm", "server-mix", "fednova"])
 async def test_a_controller_that_is_stopped_in_mid_job_makes_the_same_models_bit_for_bit(
     tmp_path: Path, store: str, rule: str
 ) -> None:

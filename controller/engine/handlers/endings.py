@@ -27,7 +27,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
-    if state.version > 0 and not any(record.contributions for record in state.history):
+    if state.version > 0 and not any(record.updates for record in state.history):
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason

@@ -42,7 +42,7 @@ def finish(job: Job, action: HopEnded, now: float) -> list[Effect]:
         version=job.state.version + 1,
         hop=action.hop,
         current=job.state.current,
-        members=tuple(member_of(c, c.factor) for c in action.slots) if mean_wanted else (),
+        members=tuple(member_of(job, c, c.factor) for c in action.slots) if mean_wanted else (),
         compared=tuple(_pair(job, *each, action.divergence) for each in action.trained) if compares else (),
     )
     return [job.order(order)] if order.members or order.compared else []

@@ -1,34 +1,37 @@
-"""Probes: if the sampler wants it, every site reports its gradients on the first model before round 1."""
+"""Probes: before a round, sites that the sampler names report what they find in the newest model."""
+
+from dataclasses import replace
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.tasks import Probe
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.job import Job
+from hansa.controller.plugin import checks
 
 ALARM = "probes"  # the alarm that ends the wait for them
 PATIENCE = 600.0  # seconds; a site that has not reported by then is drawn as if it had never been asked
 
 
-def are_wanted(job: Job) -> bool:
-    """Whether sites must be asked before the first round."""
-    return not job.state.probed and _plugin(job) is not None
-
-
 def ask(job: Job, now: float) -> list[Effect]:
-    """Ask all sites that are connected; a site that joins later is drawn without a probe."""
-    plugin = _plugin(job)
-    assert plugin is not None
+    """Ask the sites that are to be probed before the next round, unless they have been asked already.
+
+    A site that joins meanwhile is drawn without a probe.
+    """
+    next_round = job.state.round + 1
+    with calling(job.rule.sample) as sampler:
+        plugin = sampler.probe
+        if plugin is None or job.state.probed >= next_round:
+            return []
+        returned = sampler.to_probe(job.memory(sampler), replace(job.view(now), round=next_round))
+    sites = checks.require_probed(sampler, returned, job.eligible)
+    job.state.probed = next_round
+    if not sites:
+        return []
     assert job.state.current is not None
     job.state.phase = "probing"
     work = Probe(model=job.state.current, batch_size=job.spec.train.batch_size, plugin=plugin)
-    asked = [job.issue(site, 0, work) for site in list(job.eligible)]
+    asked = [job.issue(site, job.state.round, work) for site in sites]
     return [*asked, job.set_alarm(ALARM, now + PATIENCE)]
-
-
-def _plugin(job: Job) -> LocalPluginSpec | None:
-    with calling(job.rule.sample) as sampler:
-        return sampler.probe
 
 
 def conclude(job: Job) -> bool:
@@ -36,7 +39,6 @@ def conclude(job: Job) -> bool:
     if job.state.phase != "probing" or job.open_tasks.busy:
         return False
     job.state.alarms.pop(ALARM, None)
-    job.state.probed = True
     job.state.phase = "gathering"
     return True
 

@@ -71,7 +71,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
         return [*act(job, actions, now), *job.retention.drop_idle()]
     participation.note_update(job, task)
     _announce(job, contribution)
-    versions.keep_update(job, contribution.model, contribution.base)
+    versions.keep_update(job, contribution.model, task.work.model if job.rule.adds else contribution.base)
     with calling(job.rule.sample) as sampler:
         sampler.observe(job.memory(sampler), contribution)
     return act(job, actions, now)
@@ -131,17 +131,17 @@ def take_profile(job: Job, event: events.Surveyed) -> list[Effect]:
 
 
 def take_probe(job: Job, event: events.Probed) -> list[Effect]:
-    """Take a site's report on the first model."""
+    """Take what a site's probe found in the newest model."""
     task = job.open_task(event.task, event.site)
     if not isinstance(task.work, Probe):
         raise Stale(f"task {task.id} is not a probe")
     job.finish(task.id)
     with calling(job.rule.sample) as sampler:
-        sampler.probed(job.memory(sampler), event.site, event.importance)
+        sampler.probed(job.memory(sampler), event.site, event.result)
     return next_round(job, event.at) if probes.conclude(job) else []
 
 
 def stop_waiting_for_probes(job: Job, now: float) -> list[Effect]:
-    """Begin without the sites that have not reported on the first model in time."""
+    """Begin the round without the sites whose probes have not arrived in time."""
     effects = probes.give_up(job)
     return effects + (next_round(job, now) if probes.conclude(job) else [])

@@ -37,8 +37,9 @@ def next_round(job: Job, now: float) -> list[Effect]:
         job.state.phase = "gathering"
         job.state.reason = f"waiting for {job.spec.sites.min} sites"
         return [wait_for_sites(job, now)]
-    if probes.are_wanted(job):
-        return probes.ask(job, now)
+    asked = probes.ask(job, now)
+    if asked:
+        return asked
     job.state.phase = "training"
     job.state.round += 1
     with calling(job.rule.pace) as pacer:
@@ -114,8 +115,6 @@ def _listens(job: Job, policy: Policy[Any]) -> bool:
 
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
-    with calling(job.rule.sample) as sampler:
-        plugins = sampler.plugins
     with checks.require_sendable(job.rule.pace):
         work = Train(
             model=ask.start.model if ask.start else job.state.current,
@@ -127,8 +126,8 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             after=job.state.accepted.get(ask.site, ""),
             batch_size=job.spec.train.batch_size,
             optimizer=job.spec.train.optimizer,
-            plugins=plugins,
-            validate_update=job.rule.weigh.evaluates,
+            plugins=job.rule.plugins,
+            validate_update=job.rule.weigh.validates,
             keep_optimizer=job.spec.train.keep_optimizer,
         )
     view = replace(job.view(now), turn=ask.turn)

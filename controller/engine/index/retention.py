@@ -3,9 +3,10 @@
 A model is kept as long as there is a reason to:
 
 - a task starts from it, or an order reads it,
-- it is an unmerged update, or an unmerged partial update is laid over it,
+- it is an unmerged update, or an unmerged update is laid over it or counts as the difference from it,
 - a part of the rule keeps it,
-- it is the newest community model, or that one's basis: its contributions, the version before and moments,
+- it is the newest community model, or that one's basis: its contributions with what they differ from, the
+  version before and moments,
 - versions are compared with it.
 """
 
@@ -31,7 +32,7 @@ class Retention:
         for kept in state.kept.values():
             self.hold(*(each.key for each in kept.values()))
         for members in state.members.values():
-            self.hold(*(member.model for member in members))
+            self.hold(*(key for member in members for key in member.models))
         self.hold(*(key for key in (state.current, state.first, state.reference) if key is not None))
 
     def __eq__(self, other: object) -> bool:

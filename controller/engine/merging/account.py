@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from hansa.common.plugins.calling import calling
-from hansa.common.values.history import Account
+from hansa.common.values.history import Account, Update
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.plugin import checks
@@ -30,13 +30,24 @@ def of(job: Job, pending: PendingMerge, now: float, added: Sequence[Member], **k
             "diagnostics": {point: each for point, each in diagnostics.items() if each},
             "phase": phase(job, contributions, view),
         }
-    return Account(
-        contributions=_weights_by_site(added),
-        updates=len(added),
-        steps=_steps_by_site(contributions),
-        staleness=_staleness_by_site(contributions),
-        **known,
-        **remarks,
+    weights = {member.task: member.weight for member in added}
+    updates = [_update(c, weights.get(c.task.id)) for c in contributions]
+    return Account(updates=updates, **known, **remarks)
+
+
+def _update(c: Contribution, weight: float | None) -> Update:
+    return Update(
+        site=c.site,
+        task=c.task.id,
+        slot=c.task.slot,
+        weight=weight,
+        examples=c.facts.n_train,
+        used=c.facts.n_used,
+        steps=c.facts.steps,
+        seconds=c.facts.seconds,
+        loss=c.facts.loss,
+        staleness=c.staleness,
+        metrics=dict(c.facts.metrics),
     )
 
 
@@ -56,27 +67,3 @@ def phase(job: Job, contributions: Sequence[Contribution], view: View) -> str:
         if name:
             return name
     return ""
-
-
-def _weights_by_site(added: Sequence[Member]) -> dict[str, float]:
-    """Return each site's weight, summed if it was the last to train several slots."""
-    weight_of: dict[str, float] = {}
-    for member in added:
-        weight_of[member.site] = weight_of.get(member.site, 0.0) + member.weight
-    return weight_of
-
-
-def _steps_by_site(contributions: Sequence[Contribution]) -> dict[str, int]:
-    """Return each site's optimizer steps, summed over its contributions."""
-    steps: dict[str, int] = {}
-    for c in contributions:
-        steps[c.site] = steps.get(c.site, 0) + c.facts.steps
-    return steps
-
-
-def _staleness_by_site(contributions: Sequence[Contribution]) -> dict[str, tuple[int, int]]:
-    """Return how stale each site's contribution is, the stalest if it has several."""
-    staleness: dict[str, tuple[int, int]] = {}
-    for c in contributions:
-        staleness[c.site] = max(c.staleness, staleness.get(c.site, c.staleness))
-    return staleness

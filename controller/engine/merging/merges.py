@@ -1,6 +1,10 @@
 """Merges: one at a time, in the order in which they were decided on."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
+from pydantic import JsonValue
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Version, finite
@@ -13,8 +17,9 @@ from hansa.controller.engine.merging import account, examinations, weights
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.engine.subjects import OfUpdate
+from hansa.controller.plugin import checks
 from hansa.controller.plugin.view import Contribution
-from hansa.controller.values.members import Standing
+from hansa.controller.values.members import Member, Standing
 
 
 def queue(job: Job, pending: PendingMerge, now: float) -> list[Effect]:
@@ -64,13 +69,13 @@ def order_merge(job: Job, now: float) -> list[Effect]:
     assert job.state.current is not None
     pending = job.state.queue[0]
     _hand_out_findings(job, pending, now)
-    stale: dict[str, str] = {
-        c.site: why for c in pending.contributions if (why := job.rule.refuses(c.staleness[0]))
+    stale = {
+        c.task.id: (c.site, why) for c in pending.contributions if (why := job.rule.refuses(c.staleness[0]))
     }
     added, note = weights.weigh(job, pending.contributions, now)
     still = bool(note)
     if not still:
-        fresh = tuple(replace(m, weight=0.0) if m.site in stale else m for m in added)
+        fresh = tuple(replace(m, weight=0.0) if m.task in stale else m for m in added)
         added, note = weights.require_company(job, fresh)
     settled = bool(note) or not (job.rule.weigh.joint and job.rule.merge.remembers)
     reweighed = () if settled else tuple(weights.reweigh(job, added))
@@ -79,8 +84,9 @@ def order_merge(job: Job, now: float) -> list[Effect]:
         current, reweighed, still = job.state.first, (), False
         added = tuple(replace(member, weight=0.0) for member in added)
         note = "training begins again from version 0"
-    lost: dict[str, str] = {**pending.account.lost, **stale}
-    record = account.of(job, pending, now, added=added, lost=lost, note=note, still=still)
+    lost: dict[str, str] = {**pending.account.lost, **dict(stale.values())}
+    prepared = None if still or job.rule.server.plain else _prepare(job, pending, added, now)
+    record = account.of(job, pending, now, added=added, lost=lost, note=note, still=still, prepared=prepared)
     job.state.queue[0] = pending.model_copy(update={"account": record})
     replaced = weights.lay_over(job, (*added, *reweighed))[1]
     order = Merge(
@@ -94,8 +100,18 @@ def order_merge(job: Job, now: float) -> list[Effect]:
         still=still,
         moments=versions.moments_of(job, job.state.version),
         reference=job.state.reference,
+        prepared=prepared,
     )
     return [job.order(order)]
+
+
+def _prepare(job: Job, pending: PendingMerge, added: Sequence[Member], now: float) -> JsonValue:
+    """Return what the server update must know about a merge for its step."""
+    weight_of = {member.task: member.weight for member in added}
+    counts = np.array([weight_of.get(c.task.id, 0.0) for c in pending.contributions])
+    with calling(job.rule.server) as server:
+        returned = server.prepare(job.memory(server), pending.contributions, counts, job.view(now))
+    return checks.require_prepared(server, returned)
 
 
 def _hand_out_findings(job: Job, pending: PendingMerge, now: float) -> None:
@@ -152,7 +168,7 @@ def _update_members(job: Job, order: Merge) -> None:
         replaced = {site: [] for site in members}
     changed = {**replaced, **weights.lay_over(job, (*order.added, *order.reweighed))[0]}
     for site, counting in changed.items():
-        job.retention.hold(*(member.model for member in counting))
-        job.retention.release(*(member.model for member in members.pop(site, [])))
+        job.retention.hold(*(key for member in counting for key in member.models))
+        job.retention.release(*(key for member in members.pop(site, []) for key in member.models))
         if counting:
             members[site] = list(counting)

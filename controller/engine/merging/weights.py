@@ -14,12 +14,17 @@ from hansa.controller.plugin.view import Contribution
 from hansa.controller.values.members import Member, overlay
 
 
-def member_of(c: Contribution, weight: float) -> Member:
+def member_of(job: Job, c: Contribution, weight: float) -> Member:
     """Return a contribution as merges see it."""
-    partial = isinstance(c.task.work, Train) and c.task.work.tensors
-    tensors = frozenset(partial) if partial else None
+    assert isinstance(c.task.work, Train)
     return Member(
-        site=c.site, task=c.task.id, model=c.model, weight=weight, tensors=tensors, slot=c.task.slot
+        site=c.site,
+        task=c.task.id,
+        model=c.model,
+        weight=weight,
+        tensors=frozenset(c.task.work.tensors) or None,
+        slot=c.task.slot,
+        base=c.task.work.model if job.rule.adds else None,
     )
 
 
@@ -35,9 +40,9 @@ def weigh(job: Job, contributions: Sequence[Contribution], now: float) -> tuple[
     if np.isfinite(scaled).all():
         checks.require_weights(weigher, weights, len(contributions))
         weighed = zip(contributions, scaled, strict=True)
-        return tuple(member_of(c, float(weight)) for c, weight in weighed), ""
+        return tuple(member_of(job, c, float(weight)) for c, weight in weighed), ""
     # The last update of a site that already counts goes on counting.
-    newcomers = tuple(member_of(c, 0.0) for c in contributions if not standing(job, c.site))
+    newcomers = tuple(member_of(job, c, 0.0) for c in contributions if not standing(job, c.site))
     note = f"{weigher.point} {weigher.kind} gave weights that are not finite; the previous model is kept"
     return newcomers, note
 

@@ -1,5 +1,7 @@
 """Strategies for jobs of all kinds, and for the order in which things happen to them."""
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 STEPS = {  # relative frequencies
@@ -38,7 +40,12 @@ JOBS = st.fixed_dictionaries(
             lambda sites: {"wait": 20.0, **sites}
         ),
         "sample": st.sampled_from(
-            [{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}, {"kind": "patient"}]
+            [
+                {"kind": "all"},
+                {"kind": "uniform", "fraction": 0.5},
+                {"kind": "patient"},
+                {"kind": "power-of-choice", "candidates": 2, "fraction": 0.5},
+            ]
         ),
         "weigh": st.sampled_from(
             [
@@ -58,6 +65,15 @@ JOBS = st.fixed_dictionaries(
         "reference": st.sampled_from([None, "ab" * 32]),
     }
 )
+
+
+def _with_room(job: dict[str, Any]) -> dict[str, Any]:
+    """Let a buffer have room for as many sites as a model needs."""
+    together = job["sites"].get("together", 1)
+    pace = {name: max(together, value) for name, value in job["pace"].items()}
+    return job | {"pace": pace, "sites": {**job["sites"], "wait": 20.0}}
+
+
 ASYNC_JOBS = st.fixed_dictionaries(
     {
         "rule": st.just("async-fedavg"),
@@ -126,6 +142,17 @@ ASYNC_TOGETHER = st.fixed_dictionaries(
         "weigh": st.sampled_from([{"kind": "examples"}, {"kind": "dvw"}]),
     }
 )
+BUFFERED = st.fixed_dictionaries(
+    {
+        "rule": st.just("fedbuff"),
+        "pace": st.fixed_dictionaries({"updates": st.integers(1, 12), "buffer": st.integers(1, 4)}),
+        "merge": st.sampled_from([{"normalise": "weights"}, {"kind": "mean"}]),
+        "weigh": st.sampled_from([{}, {"kind": "equal"}, {"kind": "evaluated"}, {"kind": "dvw"}]),
+        "server": st.sampled_from([{}, {"kind": "plain"}, {"kind": "mix", "max_staleness": 1}]),
+        "sites": st.sampled_from([{"min": 1}, {"min": 2, "together": 2}]),
+        "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
+    }
+).map(_with_room)
 ORDERS = st.lists(
     st.tuples(
         st.sampled_from([name for name, often in STEPS.items() for _ in range(often)]),

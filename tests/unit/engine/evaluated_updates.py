@@ -29,6 +29,7 @@ class Scores(BaseModel):
 class Evaluated(Weigher[Scores]):
     """An update weighs its accuracy at other sites; without reports, as much as the site's last update."""
 
+    validates: ClassVar[bool] = True
     evaluates: ClassVar[bool] = True
     seconds: float = Field(30.0, description="how long to wait for the others")
     absent: bool = Field(False, description="ask a site that has no evaluator, too")

@@ -117,6 +117,7 @@ class Play:
         own: Evaluation | None = None,
         importance: float | None = None,
         n_used: int | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> list[Effect]:
         """Let an update arrive, perhaps with its learner's evaluation on its `own` validation data."""
         facts = UpdateFacts(
@@ -127,7 +128,7 @@ class Play:
             seconds=0.1,
             loss=loss,
             evaluation=own,
-            metrics={} if importance is None else {IMPORTANCE: importance},
+            metrics={**(metrics or {}), **({} if importance is None else {IMPORTANCE: importance})},
         )
         who = SiteName(site or task.site)
         outline = self.outline if isinstance(task.work, Init) else None
@@ -217,9 +218,9 @@ class Play:
             self.order_failed(number, trouble) if trouble else self.done(number, Compared(distance=distance))
         )
 
-    def probe(self, task: Task, importance: float) -> list[Effect]:
-        """Let a site report how large its gradients are."""
-        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, importance=importance))
+    def probe(self, task: Task, result: float) -> list[Effect]:
+        """Let a site report what its probe found."""
+        return self.do(ev.Probed(at=self.now, task=task.id, site=task.site, result=result))
 
     def ring(self, alarm: str, at: float | None = None) -> list[Effect]:
         """Let an alarm ring at its time, or at another."""

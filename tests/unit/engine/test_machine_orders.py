@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import job as engine_job
 from hansa.controller.engine import snapshots
-from tests.unit.engine.any_jobs import ASYNC_JOBS, ASYNC_TOGETHER, JOBS, ORDERS, TRAVELS, Step
+from tests.unit.engine.any_jobs import ASYNC_JOBS, ASYNC_TOGETHER, BUFFERED, JOBS, ORDERS, TRAVELS, Step
 from tests.unit.engine.any_order import AnyOrder
 
 
@@ -24,7 +24,7 @@ def begin(job: dict[str, Any], given_model: bool) -> AnyOrder:
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | BUFFERED | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gives_the_same_job(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
@@ -39,7 +39,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
 
 
 @settings(max_examples=200, deadline=None)
-@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | TRAVELS, st.booleans(), ORDERS)
+@given(JOBS | ASYNC_JOBS | ASYNC_TOGETHER | BUFFERED | TRAVELS, st.booleans(), ORDERS)
 def test_under_any_order_of_events_a_job_that_has_not_ended_always_waits_for_something(
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:

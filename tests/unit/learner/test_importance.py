@@ -18,7 +18,7 @@ from hansa.common.values.errors import InvalidApp, InvalidJob, Stale
 from hansa.common.values.ids import ModelKey, SiteName
 from hansa.common.values.tasks import Init, Probe, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
-from hansa.controller.plugin.testing import contribution
+from hansa.controller.plugin.samples import contribution
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_keys
 from hansa.learner.plugins.contract import Course

@@ -192,11 +192,14 @@ COMPOSED = {
     "fedasync": "async all proximal equal mean mix all",
     "fedasync-constant": "async all proximal equal mean mix all",
     "fedasync-hinge": "async all proximal equal mean mix all",
+    "fedbuff": "async all plain staleness delta momentum all",
     "server-mix": "sync all plain examples mean mix all",
     "fedadam": "sync all plain examples mean adam all",
     "fedyogi": "sync all plain examples mean yogi all",
     "fedadagrad": "sync all plain examples mean adagrad all",
     "fedavgm": "sync all plain examples mean momentum all",
+    "fednova": "sync all plain nova mean nova all",
+    "q-fedavg": "sync all plain loss-power mean q all",
     "sync-dvw": "sync all plain dvw mean plain all",
     "async-dvw": "async all plain dvw incremental plain all",
     "async-dvw-adaptive": "async all plain dvw incremental plain all",
@@ -297,7 +300,7 @@ REFUSED = [
     (
         "median",
         {"pace": {"kind": "async"}},
-        "pace: async does not go with merge median: it merges one update at a",
+        "pace: async does not go with merge median: without rounds, most updates",
     ),
     (
         "krum",

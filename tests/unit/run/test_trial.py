@@ -12,9 +12,10 @@ def entry(version: int, *updates: tuple[str, int, int], accuracy: float | None =
         "seconds": 10.0 + version,
         "metrics": {} if accuracy is None else {"accuracy": accuracy, "loss": 1 - accuracy},
         "covered": accuracy is not None,
-        "contributions": {site: 1.0 for site, _, _ in updates},
-        "steps": {site: steps for site, steps, _ in updates},
-        "staleness": {site: (stale, 0) for site, _, stale in updates},
+        "updates": [
+            {"site": site, "weight": 1.0, "steps": steps, "staleness": (stale, 0)}
+            for site, steps, stale in updates
+        ],
         "bytes_up": 3,
         "bytes_down": 5,
     }
@@ -44,7 +45,7 @@ def test_without_rounds_a_site_does_not_wait_for_others() -> None:
 def test_where_models_travel_every_hop_counts_and_waits_for_the_one_before() -> None:
     def travelled(version: int, *hops: dict[str, int]) -> dict[str, Any]:
         last = entry(version, *((site, steps, 0) for site, steps in hops[-1].items()))
-        return last | {"updates": 2, "hops": [{"hop": n, "steps": hop} for n, hop in enumerate(hops, 1)]}
+        return last | {"hops": [{"hop": n, "steps": hop} for n, hop in enumerate(hops, 1)]}
 
     whole = report(
         entry(0),

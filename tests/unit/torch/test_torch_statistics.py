@@ -15,7 +15,7 @@ from hansa.common.values.tasks import Train
 from hansa.common.values.training import OptimizerSpec
 from hansa.controller.layers.parameters import ParametersOnly
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.plugin.testing import view
+from hansa.controller.plugin.samples import view
 from hansa.controller.rulebook.compose import compose
 from tests.unit.engine.play import job_spec
 

@@ -169,7 +169,7 @@ def test_versions_that_were_evaluated_on_some_of_the_examples_are_left_out(tmp_p
 def test_reports_of_other_versions_of_hansa_are_read_as_far_as_they_are_compared(tmp_path: Path) -> None:
     a, b = leave(tmp_path, "a", [1.0], survey=7, unheard_of={}), leave(tmp_path, "b", [1.0])
     report = json.loads((a / "report.json").read_text())
-    report["history"][1]["contributions"] = "another form"
+    report["history"][1]["updates"] = "another form"
     (a / "report.json").write_text(json.dumps(report))
     assert concordance(a, b)["against"][0]["discordance"] == 0
 
@@ -229,6 +229,7 @@ def test_central_training_has_the_epochs_of_the_rule_or_the_job(fields: dict[str
         ({"rule": "fedmmb", "pace": {"rounds": 7}, "train": {"batches": 3, "batch_size": 32}}, 7, 3),
         ({"rule": "fedadam", "pace": {"rounds": 7}, "server": {"lr": 0.5}}, 7, None),
         ({"rule": "async-fedavg", "pace": {"updates": 42}}, 5, None),
+        ({"rule": "fedbuff", "pace": {"updates": 42, "buffer": 4}}, 5, None),
         ({"rule": "krum", "sample": {"kind": "uniform", "fraction": 0.5}}, 10, None),
         (
             {"rule": "radfed", "pace": {"rounds": 7, "hops": 4}, "train": {"epochs": 2, "batch_size": 32}},

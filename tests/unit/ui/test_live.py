@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hansa.common.ui.live import rendered, show_live
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import Update, VersionView
 from hansa.common.values.views import JobView, SiteProgress
 
 
@@ -33,7 +33,7 @@ async def _play(*views: JobView) -> AsyncIterator[JobView]:
 async def test_a_waiting_job_says_what_it_waits_for_and_when_it_continues(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True)
+    first = VersionView(version=1, round=1, seconds=3.0, updates=[Update(site="a")], evaluated=True)
     await show_live(
         _play(
             view("waiting", "needs 2 connected sites"),
@@ -58,7 +58,16 @@ async def test_a_waiting_job_says_what_it_waits_for_and_when_it_continues(
 async def test_a_job_that_only_waits_for_its_last_evaluation_says_nothing_more(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    entries = [VersionView(version=n, round=n, seconds=float(n), updates=2, evaluated=n < 2) for n in (1, 2)]
+    entries = [
+        VersionView(
+            version=n,
+            round=n,
+            seconds=float(n),
+            updates=[Update(site="a"), Update(site="b")],
+            evaluated=n < 2,
+        )
+        for n in (1, 2)
+    ]
     done = "all 2 rounds are done"
     await show_live(
         _play(view("running", "", *entries[:1]), view("running", done, *entries), view("completed", done))
@@ -97,7 +106,9 @@ async def test_of_many_sites_a_few_are_named_in_the_order_of_people(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     lost = {f"site-{n}": "slow" for n in range(40, 0, -1)}
-    first = VersionView(version=1, round=1, seconds=3.0, updates=1, evaluated=True, lost=lost)
+    first = VersionView(
+        version=1, round=1, seconds=3.0, updates=[Update(site="a")], evaluated=True, lost=lost
+    )
     await show_live(_play(view("completed", "", first)))
     named = "lost: site-1, site-2, site-3, site-4, site-5 and 35 more"
     assert capsys.readouterr().out.splitlines()[0].endswith(named)
@@ -111,7 +122,7 @@ async def test_a_version_says_how_many_examples_its_metrics_cover_and_whose_are_
             version=number,
             round=number,
             seconds=float(number),
-            updates=1,
+            updates=[Update(site="a")],
             metrics={"accuracy": 0.5} if examples else {},
             examples=examples,
             examples_total=total,
@@ -136,7 +147,9 @@ async def test_a_version_says_how_many_examples_its_metrics_cover_and_whose_are_
 async def test_late_metrics_are_printed_once_all_evaluators_have_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    plain = [VersionView(version=n, round=n, seconds=float(n), updates=1) for n in (1, 2, 3, 4)]
+    plain = [
+        VersionView(version=n, round=n, seconds=float(n), updates=[Update(site="a")]) for n in (1, 2, 3, 4)
+    ]
     found = {"metrics": {"accuracy": 0.5}, "examples_total": 30}
     some = plain[0].model_copy(update=found | {"examples": 10})
     whole = plain[0].model_copy(update=found | {"examples": 30, "evaluated": True})
@@ -156,7 +169,7 @@ async def test_metrics_over_more_examples_are_printed_once_more_and_only_then(
         version=1,
         round=1,
         seconds=1.0,
-        updates=1,
+        updates=[Update(site="a")],
         metrics={"accuracy": 0.9},
         examples=10,
         evaluated=True,
@@ -197,7 +210,10 @@ def test_the_table_says_which_version_the_metrics_are_of() -> None:
 async def test_missing_metrics_are_explained_once(
     capsys: pytest.CaptureFixture[str], evaluators: int, total: int | None, said: list[str]
 ) -> None:
-    entries = [VersionView(version=n, round=n, seconds=1.0, updates=1, examples_total=total) for n in (1, 2)]
+    entries = [
+        VersionView(version=n, round=n, seconds=1.0, updates=[Update(site="a")], examples_total=total)
+        for n in (1, 2)
+    ]
     views = [
         view("running", "", *entries[:1]),
         view("running", "", *entries),

@@ -7,7 +7,7 @@ import pytest
 from hansa.common.process.clock import SystemClock
 from hansa.common.run.summary import quality
 from hansa.common.ui.versions import remarks, shares
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import Update, VersionView
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.views import JobView
 from hansa.controller.fleet.fleet import Fleet
@@ -37,7 +37,7 @@ def test_a_version_names_a_few_of_many_sites_and_each_reason_once() -> None:
         version=1,
         round=1,
         seconds=1,
-        contributions={f"site-{n}": 1.0 for n in range(30, 0, -1)},
+        updates=[Update(site=f"site-{n}", weight=1.0) for n in range(30, 0, -1)],
         lost={"site-12": "too slow", "site-2": "too slow", "site-3": "no memory"},
     )
     assert shares(entry) == ", ".join(f"site-{n} 1" for n in range(1, 11)) + " and 20 more"
@@ -86,6 +86,8 @@ def test_a_summary_says_what_the_app_measures_on_what(
 
 
 def test_a_summary_says_that_there_was_nothing_to_measure_on() -> None:
-    entry = VersionView(version=1, round=1, seconds=1, contributions={"a": 1.0}, examples_total=0)
+    entry = VersionView(
+        version=1, round=1, seconds=1, updates=[Update(site="a", weight=1.0)], examples_total=0
+    )
     view = JobView(job="j1", name="x", status="completed", version=1, evaluators=1, history=(entry,))
     assert quality(view, "validation").startswith("not measured: the evaluators have no examples")
