@@ -166,7 +166,8 @@ class Trainer:
             facts["metrics"] = _amend(company, places, payload, facts["metrics"])
         sent = None
         if work.encoding is not None:
-            sent = encode(encoding_of(work.encoding), spec, arrays, places, run)
+            encoding = encoding_of(work.encoding)
+            sent = encode(encoding, spec, arrays, places, run.arrays if encoding.feedback else {})
         if work.validate_update:
             if network is not None and (company.amends or sent):
                 put(network, places)  # what is returned is evaluated

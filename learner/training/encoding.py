@@ -10,7 +10,6 @@ from hansa.common.models.frames import Layout, allocate, seal, views
 from hansa.common.models.model import Arrays, Manifest, ModelSpec, TensorInfo
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed, Rejected
-from hansa.learner.plugins.contract import LocalRun
 
 LOST = "transfer/"  # names of arrays with what was lost begin with it
 BLOCK = 1 << 18  # numbers that are computed at once
@@ -21,14 +20,13 @@ def encode(
     spec: ModelSpec,
     start: Arrays,
     update: Mapping[str, np.ndarray],
-    run: LocalRun,
+    memory: dict[str, np.ndarray],
 ) -> tuple[Manifest, np.ndarray]:
     """Return an update as it is sent; afterwards `update` holds what the controller decodes.
 
-    `start` is the model that the task started from. What was lost in earlier updates is in the site's memory
-    and is sent with this one; what this one loses takes its place.
+    `start` is the model that the task started from. What was lost in earlier updates is in `memory` and is
+    sent with this one; what this one loses takes its place.
     """
-    memory = run.arrays if encoding.feedback else {}
     layout = Layout(encoded_spec(encoding, spec))
     payload = allocate(layout)
     places = views(layout, payload)
@@ -45,8 +43,10 @@ def encode(
         for part in _blocks(info.elements):
             with calling(encoding):
                 decoded = encoding.decode(info.shape, read, part.start, part.stop)
-            difference[part] -= decoded
             tensor[part] = moved(base[part], decoded, info.dtype)
+            _require_finite(info, tensor[part])
+            # What the addition rounds off counts as lost, too: it is much in a model of 16 bits.
+            difference[part] -= tensor[part].astype(np.float64) - base[part]
     return seal(layout.spec, payload), payload
 
 
@@ -62,9 +62,13 @@ def _difference(
     for part in _blocks(info.elements):
         with np.errstate(over="ignore", invalid="ignore"):
             flat[part] = tensor[part].astype(np.float64) - base[part] + flat[part]
-        if not np.isfinite(flat[part]).all():
-            raise Rejected(f"tensor {info.name} holds NaN or infinite values")
+        _require_finite(info, flat[part])
     return flat
+
+
+def _require_finite(info: TensorInfo, numbers: np.ndarray) -> None:
+    if not np.isfinite(numbers).all():
+        raise Rejected(f"tensor {info.name} holds NaN or infinite values")
 
 
 def _pieces(encoding: Encoding, info: TensorInfo, difference: np.ndarray) -> Mapping[str, np.ndarray]:
