@@ -59,7 +59,8 @@ class Learner(SiteDaemon):
             case Init():
                 update = await self.compute(self.trainer.initialise, app, task)
             case Train() as work:
-                base, arrays = await self.fetcher.fetch(work.model, work.base)
+                beside = [each.name for each in work.auxiliary if each.down and not each.reset]
+                base, arrays = await self.fetcher.fetch(work.model, work.base, beside)
                 try:
                     update = await self.compute(
                         self.trainer.train, app, task, work, base, arrays, cancelled, report

@@ -14,8 +14,9 @@ import torch
 from hansa.common.app import App
 from hansa.common.data.standard import profile
 from hansa.common.encodings import encoding_of
+from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.policy import FREE, Policy
@@ -23,10 +24,11 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
-from hansa.common.values.errors import InvalidData
+from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
+from hansa.common.values.words import listed
 from hansa.learner.jobs import JobStock
 from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
@@ -138,6 +140,8 @@ class Trainer:
         if update is not None:
             return update
         asked = asked_of(app, work)
+        beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
+        arrays = {name: arrays[name] for name in base.spec.own.names}
         training, _ = self.jobs.data(app, task)
         drag = Drag(self.options.slow, cancelled)
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
@@ -145,13 +149,15 @@ class Trainer:
         def progress(epoch: int, steps: int, loss: float) -> None:
             report(Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss))
 
-        spec = base.spec.subset(work.tensors) if work.tensors else base.spec
-        layout = Layout(spec)
+        spec = base.spec.own.subset(work.tensors) if work.tensors else base.spec.own
+        returned = with_auxiliary(spec, [each.name for each in work.auxiliary if each.up])
+        layout = Layout(returned)
         payload = allocate(layout, self._buffers.take(layout.size))
-        places = views(layout, payload)
+        everything = views(layout, payload)
+        places = {name: everything[name] for name in spec.names}
         secret = Secret(lambda: read_key(self.options.state), task)
         network: Any = self.jobs.network(app, task) if app.train is None else None
-        run = self._run(app, task, work, arrays, network, places, drag, secret)
+        run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
             for name, place in places.items():
                 place[...] = arrays[name]
@@ -162,18 +168,18 @@ class Trainer:
             load(network, arrays)
             company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
-        if company.amends:
-            facts["metrics"] = _amend(company, places, payload, facts["metrics"])
+        if company.amends or returned is not spec:
+            facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
         sent = None
         if work.encoding is not None:
             encoding = encoding_of(work.encoding)
-            sent = encode(encoding, spec, arrays, places, run.arrays if encoding.feedback else {})
+            sent = encode(encoding, returned, arrays, everything, run.arrays if encoding.feedback else {})
         if work.validate_update:
             if network is not None and (company.amends or sent):
                 put(network, places)  # what is returned is evaluated
             facts["evaluation"] = self.jobs.evaluate(app, task, arrays | places)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
-        manifest, payload = sent or (seal(spec, payload), payload)
+        manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
             self._finished.keep(task, update)
@@ -190,6 +196,7 @@ class Trainer:
         task: Task,
         work: Train,
         start: dict[str, np.ndarray],
+        beside: Mapping[str, Mapping[str, np.ndarray]],
         network: Any,
         places: dict[str, np.ndarray],
         drag: Drag,
@@ -209,6 +216,7 @@ class Trainer:
             seed=task_seed(task),
             model=network,
             anchor=start,
+            auxiliary=beside,
             examples=cast(Any, training.tensors),
             validation=cast(Any, validation.tensors),
             cancelled=drag,
@@ -271,14 +279,24 @@ class Trainer:
 
 
 def _amend(
-    company: Company, places: Mapping[str, np.ndarray], payload: np.ndarray, metrics: dict[str, float]
+    company: Company,
+    spec: ModelSpec,
+    places: Mapping[str, np.ndarray],
+    payload: np.ndarray,
+    metrics: dict[str, float],
 ) -> dict[str, float]:
-    """Let plugins change an update in its place in the payload; return the metrics that go with it."""
-    update = Returned(dict(places), metrics=metrics)
-    company.amend(update)
-    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]}
+    """Let plugins change an update in its place in the payload; return the metrics that go with it.
+
+    `spec` is that of the update itself; the auxiliary tensors that plugins return have places after it.
+    """
+    update = Returned({name: places[name] for name in spec.names}, metrics=metrics)
+    beside = company.amend(update, spec)
+    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]} | beside
+    missing = [name for name in places if name not in update.tensors and name not in beside]
+    if missing:
+        raise Refused(f"the rule asks for auxiliary tensors, but no plugin returned {listed(missing)}")
     # Copied first if they are parts of the payload itself: two tensors may have changed places.
-    apart = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
-    for name, array in apart.items():
+    separate = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
+    for name, array in separate.items():
         places[name][...] = array
     return update.metrics

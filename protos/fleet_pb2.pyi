@@ -540,6 +540,7 @@ class TrainWork(google.protobuf.message.Message):
     AFTER_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
+    AUXILIARY_FIELD_NUMBER: builtins.int
     ENCODING_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
@@ -572,6 +573,8 @@ class TrainWork(google.protobuf.message.Message):
         """the plugin that composes the batches; absent: epochs in random order"""
 
     @property
+    def auxiliary(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Auxiliary]: ...
+    @property
     def encoding(self) -> global___LocalPlugin:
         """how the update is sent; absent: as it is"""
 
@@ -593,12 +596,42 @@ class TrainWork(google.protobuf.message.Message):
         after: builtins.str = ...,
         keep_optimizer: builtins.bool = ...,
         source: global___LocalPlugin | None = ...,
+        auxiliary: collections.abc.Iterable[global___Auxiliary] | None = ...,
         encoding: global___LocalPlugin | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["encoding", b"encoding", "optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
+
+@typing.final
+class Auxiliary(google.protobuf.message.Message):
+    """Tensors beside the model that the task is about."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    DOWN_FIELD_NUMBER: builtins.int
+    UP_FIELD_NUMBER: builtins.int
+    RESET_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    down: builtins.bool
+    """the site uses them in training"""
+    up: builtins.bool
+    """the site returns some with its update"""
+    reset: builtins.bool
+    """those that the model has do not count: they are zeros again"""
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        down: builtins.bool = ...,
+        up: builtins.bool = ...,
+        reset: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["down", b"down", "name", b"name", "reset", b"reset", "up", b"up"]) -> None: ...
+
+global___Auxiliary = Auxiliary
 
 @typing.final
 class EvaluateWork(google.protobuf.message.Message):
@@ -684,6 +717,7 @@ class FetchRequest(google.protobuf.message.Message):
     HELD_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
     CONTINUED_FIELD_NUMBER: builtins.int
+    AUXILIARY_FIELD_NUMBER: builtins.int
     site: builtins.str
     model: builtins.str
     start: builtins.int
@@ -694,6 +728,10 @@ class FetchRequest(google.protobuf.message.Message):
     def held(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]:
         """digests of tensors that need not travel"""
 
+    @property
+    def auxiliary(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """names of tensors beside the model to send as well"""
+
     def __init__(
         self,
         *,
@@ -702,8 +740,9 @@ class FetchRequest(google.protobuf.message.Message):
         held: collections.abc.Iterable[builtins.bytes] | None = ...,
         start: builtins.int = ...,
         continued: builtins.bytes = ...,
+        auxiliary: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["continued", b"continued", "held", b"held", "model", b"model", "site", b"site", "start", b"start"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["auxiliary", b"auxiliary", "continued", b"continued", "held", b"held", "model", b"model", "site", b"site", "start", b"start"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 

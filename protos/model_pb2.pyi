@@ -29,14 +29,20 @@ class _RoleEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     PARAM: _Role.ValueType  # 1
     STAT: _Role.ValueType  # 2
     COUNT: _Role.ValueType  # 3
+    AUX: _Role.ValueType  # 4
+    """beside the model: one tensor for each parameter, called `name/tensor`"""
 
 class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """How a tensor is merged: trainable weights and float statistics are averaged, counters are copied."""
+    """How a tensor is merged: trainable weights and float statistics are averaged, counters are copied, and auxiliary
+    tensors have rules of their own.
+    """
 
 ROLE_UNSPECIFIED: Role.ValueType  # 0
 PARAM: Role.ValueType  # 1
 STAT: Role.ValueType  # 2
 COUNT: Role.ValueType  # 3
+AUX: Role.ValueType  # 4
+"""beside the model: one tensor for each parameter, called `name/tensor`"""
 global___Role = Role
 
 @typing.final

@@ -219,6 +219,7 @@ async def _play(made: Target) -> None:
     jobs = operator_pb2.JobRequest(job=runner.id)
     model = operator_pb2.ModelRequest(job=runner.id)
     fetch = fleet_pb2.FetchRequest(site="a", model=task.work.model, held=list(manifest.digests))  # type: ignore[union-attr]
+    fetch.auxiliary.append("control")
     offer = fleet_pb2.OfferRequest(site="a", task=task.id, manifest=wire, facts=facts)
     upload = fleet_pb2.UploadHeader(site="a", task=task.id)
 

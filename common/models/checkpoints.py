@@ -98,7 +98,7 @@ class _Notes(Value):
     """What safetensors does not know about a model."""
 
     layers: tuple[str, ...] = ()
-    tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT"], int]] = {}  # role and layer by name
+    tensors: dict[str, tuple[Literal["PARAM", "STAT", "COUNT", "AUX"], int]] = {}  # role and layer by name
     norms: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}  # ε of normalisation layers
 
 

@@ -13,6 +13,7 @@ import ml_dtypes
 import numpy as np
 from blake3 import blake3
 
+from hansa.common.values.digests import joined
 from hansa.common.values.errors import Rejected
 from hansa.common.values.ids import odd_tensor
 from hansa.common.values.words import listed
@@ -38,6 +39,7 @@ class Role(IntEnum):
     PARAM = 1  # trainable
     STAT = 2  # float buffer, such as running statistics
     COUNT = 3  # integer or boolean buffer: copied, never averaged
+    AUX = 4  # not of the model itself: it travels beside it, see `auxiliary`
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,12 @@ class ModelSpec:
         wanted = set(names)
         return ModelSpec(tuple(info for info in self.tensors if info.name in wanted), self.layers)
 
+    @cached_property
+    def own(self) -> "ModelSpec":
+        """The tensors of the model itself, without auxiliary ones."""
+        own = tuple(info for info in self.tensors if info.role is not Role.AUX)
+        return self if len(own) == len(self.tensors) else ModelSpec(own, self.layers)
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -108,11 +116,32 @@ class Manifest:
 
     @cached_property
     def digest(self) -> bytes:
-        """One digest for the whole model."""
+        """One digest for everything: the model and, if there are any, the auxiliary tensors beside it."""
+        if self.spec.own is self.spec:
+            return self._digest(self.spec.tensors)
+        return bytes.fromhex(joined(self.model_digest.hex(), self.auxiliary_digest.hex()))
+
+    @cached_property
+    def model_digest(self) -> bytes:
+        """The digest of the model itself."""
+        return self._digest(self.spec.own.tensors)
+
+    @cached_property
+    def auxiliary_digest(self) -> bytes:
+        """The digest of the auxiliary tensors; empty if there are none."""
+        beside = [info for info in self.spec.tensors if info.role is Role.AUX]
+        return self._digest(beside) if beside else b""
+
+    def part(self, names: Iterable[str]) -> "Manifest":
+        """Return the manifest of some of the tensors, in the same order."""
+        spec = self.spec.subset(names)
+        return Manifest(spec, tuple(self.digests[self.spec.index[name]] for name in spec.names))
+
+    def _digest(self, tensors: Iterable[TensorInfo]) -> bytes:
         hasher = blake3("\0".join(self.spec.layers).encode())
-        for info, digest in zip(self.spec.tensors, self.digests, strict=True):
+        for info in tensors:
             head = f"{info.name}\0{info.dtype}\0{info.shape}\0{info.role.name}\0{info.layer}\0"
-            hasher.update(head.encode() + digest)
+            hasher.update(head.encode() + self.digests[self.spec.index[info.name]])
         return hasher.digest()
 
 
@@ -141,7 +170,7 @@ def check_manifest(manifest: Manifest) -> None:
             raise Rejected(f"{info.name}: its digest has {len(digest)} bytes, not 32")
         if info.norm is not None and not 0 <= info.norm < 1:
             raise Rejected(f"{info.name}: no normalisation layer has ε = {info.norm}")
-        if (info.role is Role.COUNT) == info.is_float:
+        if (info.role is Role.COUNT) == info.is_float or (info.role is Role.AUX and info.dtype != "float32"):
             raise Rejected(f"{info.name}: a {info.dtype} tensor cannot have role {info.role.name}")
         total += info.nbytes
         # Even a tensor without elements must have a possible shape: numpy multiplies its other dimensions.

@@ -22,6 +22,7 @@ from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
 DIGEST = 32  # bytes of a digest
+ROLES = frozenset(role.value for role in Role)
 
 
 def manifest_to_wire(manifest: Manifest) -> model.Manifest:
@@ -48,7 +49,7 @@ def manifest_from_wire(wire: model.Manifest) -> Manifest:
         )
     infos = []
     for t in wire.tensors:
-        if t.role not in (1, 2, 3):
+        if t.role not in ROLES:
             raise Rejected(f"tensor {t.name[:40]!r} has no role")
         norm = t.norm if t.HasField("norm") else None
         infos.append(TensorInfo(t.name, t.dtype, tuple(t.shape), Role(t.role), t.layer, norm))

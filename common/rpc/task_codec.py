@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from hansa.common.values.bounds import PLUGINS
+from hansa.common.values.bounds import AUXILIARY, PLUGINS
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import (
     LONGEST,
@@ -16,7 +16,13 @@ from hansa.common.values.ids import (
     site_name,
 )
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.common.values.training import (
+    AuxiliarySpec,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Standard,
+    ValidationSpec,
+)
 from hansa.protos import fleet_pb2 as fleet
 
 
@@ -59,6 +65,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.validate = work.validate_update
             wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
             wire.train.keep_optimizer = work.keep_optimizer
+            wire.train.auxiliary.extend(fleet.Auxiliary(**each.model_dump()) for each in work.auxiliary)
             if work.source is not None:
                 wire.train.source.MergeFrom(_plugin_to_wire(work.source))
             if work.encoding is not None:
@@ -102,6 +109,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 keep_optimizer=wire.train.keep_optimizer,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
                 encoding=_plugin_from_wire(wire.train.encoding) if wire.train.HasField("encoding") else None,
+                auxiliary=tuple(_auxiliary_from_wire(each) for each in wire.train.auxiliary[: AUXILIARY + 1]),
             )
         case "evaluate":
             work = Evaluate(
@@ -149,6 +157,10 @@ def _plugin_to_wire(plugin: LocalPluginSpec) -> fleet.LocalPlugin:
 
 def _plugin_from_wire(wire: fleet.LocalPlugin) -> LocalPluginSpec:
     return LocalPluginSpec(name=identifier(wire.name, "plugin"), args=json.loads(wire.args))
+
+
+def _auxiliary_from_wire(wire: fleet.Auxiliary) -> AuxiliarySpec:
+    return AuxiliarySpec(name=wire.name, down=wire.down, up=wire.up, reset=wire.reset)
 
 
 def _standard_to_wire(standard: Standard) -> fleet.Standard:

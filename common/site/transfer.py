@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
 import numpy as np
@@ -33,14 +33,15 @@ class Fetcher:
         self._buffers = Buffers()
 
     async def fetch(
-        self, key: ModelKey, base: ModelKey | None = None
+        self, key: ModelKey, base: ModelKey | None = None, auxiliary: Sequence[str] = ()
     ) -> tuple[Manifest, dict[str, np.ndarray]]:
         """Return a model's manifest and its tensors, as read-only arrays.
 
-        A partial model is returned with the other tensors of its `base`.
+        A partial model is returned with the other tensors of its `base`. `auxiliary` names tensors beside the
+        model that are fetched as well, if it has them.
         """
         if base is None:
-            return await self._fetch(key)
+            return await self._fetch(key, auxiliary)
         under, arrays = await self._fetch(base)
         below = self._held
         over, changed = await self._fetch(key)
@@ -51,9 +52,11 @@ class Fetcher:
         )
         return Manifest(under.spec, tuple(laid)), arrays | changed
 
-    async def _fetch(self, key: ModelKey) -> tuple[Manifest, dict[str, np.ndarray]]:
+    async def _fetch(
+        self, key: ModelKey, auxiliary: Sequence[str] = ()
+    ) -> tuple[Manifest, dict[str, np.ndarray]]:
         incoming = Incoming(finite=False, room=self._buffers.take)
-        await self._attendance.insist(lambda: self.receive(key, incoming), lambda: incoming.start)
+        await self._attendance.insist(lambda: self.receive(key, incoming, auxiliary), lambda: incoming.start)
         manifest, arrived = incoming.manifest, views(Layout(incoming.part), incoming.payload)
         arrays = {}
         for info, digest in zip(manifest.spec.tensors, manifest.digests, strict=True):
@@ -74,11 +77,13 @@ class Fetcher:
             raise Rejected(f"the controller did not send tensor {info}, which this site does not have")
         return tensor.view(DTYPES[info.dtype]).reshape(info.shape)
 
-    async def receive(self, key: ModelKey, incoming: Incoming) -> None:
+    async def receive(self, key: ModelKey, incoming: Incoming, auxiliary: Sequence[str]) -> None:
         """Receive frames over one connection; a worker thread checks them while the next ones arrive."""
         site, held = self._attendance.identity.site, list(self._held)
         start, header = incoming.start, incoming.header
-        request = fleet.FetchRequest(site=site, model=key, held=held, start=start, continued=header)
+        request = fleet.FetchRequest(
+            site=site, model=key, held=held, start=start, continued=header, auxiliary=auxiliary
+        )
         # The next model is about as large as the last.
         likely = sum(array.nbytes for array in self._held.values())
         size = likely if incoming.missing is None else incoming.missing

@@ -29,6 +29,10 @@ METRICS = (
     100  # an app's own metrics, which the history keeps for every version; likewise metrics of an update
 )
 
+AUXILIARY = 10  # kinds of auxiliary tensors: each is as large as the model's parameters
+
+AuxiliaryName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
+
 MetricName = Annotated[str, StringConstraints(pattern=f"^(?:{NAME.pattern})$")]
 
 Count = Annotated[int, Field(ge=0, lt=1 << 53)]  # a number of examples

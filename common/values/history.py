@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
 
 from hansa.common.values.bounds import Value
+from hansa.common.values.digests import joined
 
 
 def finite(number: float | None) -> float | None:
@@ -97,6 +98,7 @@ class Version(Findings, Account):
     round: int
     seconds: float  # since the job was submitted
     digest: str = ""  # of the model
+    auxiliary: str = ""  # digest of the tensors beside it, if the rule has any
     # Hash of the receipt in the job's chain that names it; empty if it came with the submission.
     receipt: str = ""
     distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
@@ -104,6 +106,11 @@ class Version(Findings, Account):
     hops: list[Hop] = []  # of its round, if models travelled from site to site
     bytes_up: int = 0
     bytes_down: int = 0
+
+    @property
+    def stored_digest(self) -> str:
+        """The digest of all that the store has under its key: the model and the tensors beside it."""
+        return joined(self.digest, self.auxiliary)
 
     # JSON has the updates only; these are for readers that care about sites.
 

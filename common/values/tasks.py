@@ -6,6 +6,7 @@ from pydantic import Field
 
 from hansa.common.values.bounds import (
     ASKED,
+    AUXILIARY,
     BATCH,
     BATCHES,
     COLUMNS,
@@ -18,7 +19,13 @@ from hansa.common.values.bounds import (
     Value,
 )
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.common.values.training import (
+    AuxiliarySpec,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Standard,
+    ValidationSpec,
+)
 
 
 class Survey(Value):
@@ -59,6 +66,7 @@ class Train(Value):
     source: LocalPluginSpec | None = None
     # How the update is sent; None: as it is.
     encoding: LocalPluginSpec | None = None
+    auxiliary: tuple[AuxiliarySpec, ...] = Field((), max_length=AUXILIARY)  # tensors beside the model
 
 
 class Probe(Value):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from hansa.common.values.bounds import ARGUMENTS, COLUMNS, ShortText, Value, writable
+from hansa.common.values.bounds import ARGUMENTS, COLUMNS, AuxiliaryName, ShortText, Value, writable
 
 
 def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
@@ -83,6 +83,15 @@ class Standard(Value):
         if len(self.mean) != len(self.deviation):
             raise ValueError(f"{len(self.mean)} means do not fit {len(self.deviation)} deviations")
         return self
+
+
+class AuxiliarySpec(Value):
+    """Tensors beside the model, as a training task names them."""
+
+    name: AuxiliaryName
+    down: bool = True  # the site uses them in training
+    up: bool = True  # the site returns some with its update
+    reset: bool = False  # those that the model has do not count: they are zeros again
 
 
 class LocalPluginSpec(Value):

@@ -133,7 +133,14 @@ class FleetServicer:
             raise Stale(f"no open task of {site} needs model {key}")
         who = str(caller_of(context) or site)
         try:
-            sending = self._downloads.send(key, set(request.held), who, request.start, request.continued)
+            sending = self._downloads.send(
+                key,
+                set(request.held),
+                who,
+                request.start,
+                request.continued,
+                auxiliary=set(request.auxiliary),
+            )
             async for message in sending:
                 runner.traffic.down += len(message)
                 yield message

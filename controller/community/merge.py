@@ -4,26 +4,31 @@
                                                   ▲      │
                                      moments before      moments
 
+Tensors beside the model have means and sums of their own (`auxiliary`) and follow it in the payload; whatever
+is between contributions and next model sees only the model itself.
+
 All of these are streams of frames; nothing here is as large as a model. The controller and `hansa job verify`
 both compute a version with `make`, so that the same inputs give the same bits.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from hansa.common.models.auxiliary import with_auxiliary
 from hansa.common.models.frames import ALIGN, FRAME, Sealer, numbers
 from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.plugins.calling import calling
-from hansa.common.values.ids import ModelKey
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.additive import plan_merge, with_differences
-from hansa.controller.community.reading import Cache, Library, read_numbers
+from hansa.controller.community.auxiliary import Beside, frames_beside, reframed
+from hansa.controller.community.excerpts import own_part
+from hansa.controller.community.reading import Cache, Library, Means, read_numbers
 from hansa.controller.community.robust import coordinatewise, distances
 from hansa.controller.community.statistics import with_pooled_variances
 from hansa.controller.plugin.arithmetic import (
@@ -42,16 +47,8 @@ from hansa.controller.values.members import Change, Member
 
 NOBODY = "no update counts; the previous model is kept"
 ADVICE = "; try a smaller lr"
+NOTHING_BESIDE = Beside()
 OpenDraft = Callable[[str, ModelSpec], Draft]  # for the community model (no name) or a moment
-
-
-@dataclass(frozen=True)
-class Means:
-    """The means to carry out merges."""
-
-    open_model: Callable[[ModelKey], StoredModel]
-    pool: Executor
-    memory: int
 
 
 @dataclass(frozen=True)
@@ -83,13 +80,17 @@ def make(
     info: MergeInfo,
     means: Means,
     draft: OpenDraft,
+    beside: Beside = NOTHING_BESIDE,
 ) -> Made:
     """Compute the next community model into drafts; `publish` of the result publishes them, moments first."""
+    stored, current = current, own_part(current)
     spec = current.manifest.spec
+    whole = with_auxiliary(spec, beside.names)
     with ExitStack() as stack:
-        proposal = _propose(stack, aggregator, sums, change, current, means)
+        plain = replace(means, open_model=lambda key: own_part(means.open_model(key)))
+        proposal = _propose(stack, aggregator, sums, change, current, plain)
         frames = stack.enter_context(closing(proposal.frames))  # type: ignore[type-var]
-        sealer, main = Sealer(spec, pool=means.pool), draft("", spec)
+        sealer, main = Sealer(whole, pool=means.pool), draft("", whole)
         moments: dict[str, _Writer] = {}
         if not server.plain:
             carried = moment_spec(server, spec)
@@ -97,6 +98,9 @@ def make(
                 names = server.moments if carried.tensors else {}
             moments = {name: _Writer(carried, draft(name, carried)) for name in names}
             frames = _updated(server, frames, proposal.touched, current, before, moments, info)
+        if beside.declared:
+            others = stack.enter_context(closing(frames_beside(beside, change, stored, means)))
+            frames = reframed(chain(frames, others))
         for index, frame in enumerate(frames):
             sealer.feed(frame)
             main.write(index, frame)

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -17,6 +18,15 @@ WINDOW = 4  # frames under way at once
 GROUP = 128  # models open at once
 Cache = dict[int, bytes]  # frames of one model
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Means:
+    """The means to carry out merges."""
+
+    open_model: Callable[[ModelKey], StoredModel]
+    pool: Executor
+    memory: int
 
 
 class Library:

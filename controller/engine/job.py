@@ -105,6 +105,15 @@ class Job:
         )
         return self._view
 
+    @property
+    def resets(self) -> set[str]:
+        """The auxiliary tensors that start from zero again."""
+        names: set[str] = set()
+        for policy in self.rule.policies if self.rule.auxiliary else ():
+            with calling(policy):
+                names.update(policy.resets(self.memory(policy)))
+        return names
+
     # Sites.
 
     def add_learner(self, site: SiteName, examples: int) -> None:

@@ -32,6 +32,8 @@ class Merge:
     still: bool = False  # the model and its moments stay as they are
     moments: Mapping[str, ModelKey] = field(default_factory=dict)  # of the version before, by name
     reference: ModelKey | None = None  # what the new version is compared with
+    sites: int = 1  # of the job, for auxiliary tensors that are added up
+    resets: tuple[str, ...] = ()  # auxiliary tensors that start from zero again
     prepared: JsonValue = None  # what the server update computed for its step
     kind: Literal["merge"] = "merge"
 
@@ -58,6 +60,7 @@ class Merged(Value):
 
     kind: Literal["merge"] = "merge"
     digest: str
+    auxiliary: str = ""  # digest of the tensors beside it
     moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
     note: str = ""  # the aggregator's remark
     distance: Annotated[float, AllowInfNan()] | None = None  # from the job's reference, if it has one

@@ -97,6 +97,7 @@ class JobState(BaseModel):
     reference: ModelKey | None = None  # what versions are compared with, until the job ends
     outline: Outline | None = None  # of the model, if the rule needs it
     round: int = 0
+    round_sites: int = 0  # that could take part when the round began
     steps: int = 0
     task_count: int = 0
     tasks: dict[TaskId, Task] = {}  # open

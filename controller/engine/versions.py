@@ -51,7 +51,7 @@ def _keep_basis(job: Job, version: int, moments: Mapping[str, str]) -> None:
         return
     carried = (moment_key(job.id, state.version, name) for name in job.rule.moments)
     basis = {key: state.basis[key] for key in carried if key in state.basis}
-    basis[state.current] = state.history[-1].digest
+    basis[state.current] = state.history[-1].stored_digest
     for name, digest in moments.items():
         key = moment_key(job.id, version, name)
         job.retention.add(key)

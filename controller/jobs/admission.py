@@ -75,7 +75,7 @@ class Admission:
         spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
         models = Submission(manifest, reference)
-        models.check(spec)
+        models.check(spec, [each.name for each in rule.auxiliary])
         outline = outline_of(manifest.spec) if manifest and rule.needs_outline else None
         misfits = _misfits(rule, outline) if outline else []
         if misfits:

@@ -1,11 +1,12 @@
 """The models of a submission: version 0 and the reference, each received frame by frame into a draft."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.models.auxiliary import require_first
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest
 from hansa.common.values.errors import InvalidJob, Refused, Rejected
@@ -33,10 +34,13 @@ class Submission:
     first: Manifest | None = None
     reference: Manifest | None = None
 
-    def check(self, spec: JobSpec) -> None:
-        """Refuse invalid models, and a reference that is not the job's or does not fit its first model."""
+    def check(self, spec: JobSpec, auxiliary: Collection[str] = ()) -> None:
+        """Refuse invalid models, and a reference that is not the job's or does not fit its first model.
+
+        `auxiliary` are the tensors that the rule will put beside the first model.
+        """
         if self.first:
-            check_manifest(self.first)
+            require_first(self.first, auxiliary)
         if self.reference:
             with _naming(REFERENCE):
                 check_manifest(self.reference)

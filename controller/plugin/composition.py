@@ -1,5 +1,6 @@
 """A composition: a rule with all its parts filled in."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,9 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
+from hansa.common.values.bounds import AUXILIARY
 from hansa.common.values.errors import PluginFailed
 from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
+from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
@@ -86,6 +89,15 @@ class Composition:
         with calling(self.pace) as pacer:
             return pacer.redistributes or self.weigh.evaluates
 
+    @cached_property
+    def auxiliary(self) -> tuple[Auxiliary, ...]:
+        """The tensors that travel beside the model, in the order in which models have them."""
+        declared: list[Auxiliary] = []
+        for part in self.parts.values():
+            with calling(part):
+                declared += _require_auxiliary(part.auxiliary)
+        return tuple(declared)
+
     @property
     def may_restart(self) -> bool:
         """Whether any policy may want version 0 again."""
@@ -104,7 +116,7 @@ class Composition:
     @property
     def builds_on_current(self) -> bool:
         """Whether the next model follows from the current one, too, and not from contributions alone."""
-        return self.adds or not self.server.plain
+        return self.adds or not self.server.plain or bool(self.auxiliary)
 
     @property
     def adds(self) -> bool:
@@ -127,9 +139,26 @@ class Composition:
 
         def against(part: Part[Any]) -> list[Problem]:
             part.begin()  # so that a failure shows now, and not once the job is durable
-            return part.objections(spec, self)
+            return [*part.objections(spec, self), *self._against_auxiliary(part)]
 
         return self._ask(against)
+
+    def _against_auxiliary(self, part: Part[Any]) -> list[Problem]:
+        """Return what is wrong with the auxiliary tensors of a part."""
+        if not _require_auxiliary(part.auxiliary):
+            return []
+        names = Counter(each.name for each in self.auxiliary)
+        faults = [f"two sets of auxiliary tensors are called {each}" for each in names if names[each] > 1]
+        if len(names) > AUXILIARY:
+            faults.append(
+                f"the rule has {len(names)} sets of auxiliary tensors; at most {AUXILIARY} can be sent"
+            )
+        problems: list[Problem] = [((part.point,), f"{part.kind}: {fault}") for fault in faults]
+        if self.pace.travels:
+            problems.append(part.clash(self.pace, "auxiliary tensors cannot travel from site to site"))
+        restarting = [policy for policy in self.policies if policy.may_restart]
+        why = "it may begin again from version 0, which has no auxiliary tensors"
+        return problems + [part.clash(policy, why) for policy in restarting]
 
     def warnings(self, spec: JobSpec) -> list[Problem]:
         """Return what in a job is probably a mistake, though it would work."""
@@ -165,6 +194,13 @@ class Composition:
                 why = failure.why if failure.part is part else str(failure)
                 problems.append(((part.point,), f"{part.kind} failed: {why}"))
         return problems
+
+
+def _require_auxiliary(returned: object) -> tuple[Auxiliary, ...]:
+    """Return what a part declares, if these are sets of auxiliary tensors."""
+    if isinstance(returned, tuple) and all(isinstance(each, Auxiliary) for each in returned):
+        return returned
+    raise TypeError(f"its auxiliary tensors are {returned!r:.100}, which is not a tuple of Auxiliary")
 
 
 def _require_problems(returned: object) -> list[Problem]:

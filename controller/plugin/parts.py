@@ -31,6 +31,7 @@ from hansa.common.values.tasks import Task
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import counted
 from hansa.controller.plugin.actions import Action
+from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.view import Contribution, View
@@ -60,6 +61,11 @@ class Part(Plugin, Generic[S]):
     needs_outline: ClassVar[bool] = False  # it must know the model's tensors and layers (`View.outline`)
     # It must also know what only the app can say: if version 0 comes as a file, a site is asked.
     needs_anatomy: ClassVar[bool] = False
+
+    @property
+    def auxiliary(self) -> tuple[Auxiliary, ...]:
+        """The tensors that travel beside the model for this part."""
+        return ()
 
     @property
     def plugins(self) -> tuple[LocalPluginSpec, ...]:

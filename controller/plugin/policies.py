@@ -1,7 +1,7 @@
 """Policies: what each training task asks for, and how long it takes."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Generic
 
 from hansa.common.plugins.registry import TRAIN, contract
@@ -16,16 +16,24 @@ class Policy(Part[S], Generic[S]):
     """Shapes training tasks: which tensors to train, for how long, with which plugins of the learner."""
 
     local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites; each site has its own
+    alternates: ClassVar[bool] = False  # rounds differ in the parameters that they train
 
     @abstractmethod
     def shape(self, state: S, site: SiteName, work: Train, view: View) -> Train:
         """Return the work to give to a site in place of `work`; policies are asked one after another."""
 
+    def round_begins(self, state: S, view: View) -> None:
+        """Take note that a common round begins, before its tasks are shaped."""
+
+    def resets(self, state: S) -> Collection[str]:
+        """Return which auxiliary tensors start from zero again, in the next tasks and in the next merge."""
+        return ()
+
     def committed(self, state: S, contribution: Contribution) -> None:
         """Take note of an update for which its site gets a receipt, before the site's next task is shaped."""
 
     def merged(self, state: S, contributions: Sequence[Contribution], view: View) -> None:
-        """Take note of a merge and its contributions."""
+        """Take note of a merge and its contributions, whose weights are known by now."""
 
     def phase(self, state: S, contributions: Sequence[Contribution], view: View) -> str:
         """Return the name of the current round, or of the one that contributions end, if rounds differ."""

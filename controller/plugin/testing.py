@@ -22,6 +22,7 @@ from hansa.controller.plugin.arithmetic import (
     ServerUpdate,
     TooFew,
 )
+from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.parts import Nothing, Pacer, Part, Sampler, Weigher
 from hansa.controller.plugin.plans import EvalPlan
 from hansa.controller.plugin.policies import Duration, Policy
@@ -52,6 +53,15 @@ def remembers_through_a_snapshot(part: Part[Any]) -> None:
     require(
         part, type(memory).model_validate_json(text) == memory, "its memory changes on the way through JSON"
     )
+
+
+def declares_auxiliary_tensors_once(part: Part[Any]) -> None:
+    """A part declares sets of auxiliary tensors with different names."""
+    declared = part.auxiliary
+    kinds = isinstance(declared, tuple) and all(isinstance(each, Auxiliary) for each in declared)
+    require(part, kinds, f"its auxiliary tensors are {declared!r:.100}, not a tuple of Auxiliary")
+    names = [each.name for each in declared]
+    require(part, len(set(names)) == len(names), f"two of its sets of auxiliary tensors are called {names}")
 
 
 def memory_type(cls: type[Part[Any]]) -> type[BaseModel]:
@@ -266,6 +276,7 @@ def asks_connected_evaluators(plan: EvalPlan[Any]) -> None:
 CHECKS: Sequence[tuple[type[Part[Any]], Check]] = (
     (Part, explains_itself),
     (Part, remembers_through_a_snapshot),
+    (Part, declares_auxiliary_tensors_once),
     (Sampler, draws_connected_sites),
     (Sampler, probes_connected_sites),
     (Weigher, gives_every_contribution_a_weight),

@@ -26,6 +26,7 @@ class Contribution(Value):
     unevaluated: Mapping[SiteName, str] = {}  # the sites that did not report, and why
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
     factor: float = 1.0  # the pacer's factor on the weigher's weight
+    weight: float = 0.0  # that it counted with; known only when it is merged
 
     @property
     def site(self) -> SiteName:

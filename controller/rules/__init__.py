@@ -24,6 +24,7 @@ from hansa.controller.rules import (
     qfedavg,
     radfed,
     robust,
+    scaffold,
     staleness,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "radfed",
     "redistribute",
     "robust",
+    "scaffold",
     "semisync",
     "staleness",
     "sync",

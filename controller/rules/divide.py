@@ -54,6 +54,7 @@ class Divide(Policy[Division]):
 
     needs_outline: ClassVar[bool] = True
     needs_anatomy: ClassVar[bool] = True
+    alternates: ClassVar[bool] = True
     prepass: int = Field(
         5, ge=0, strict=True, description="rounds on the whole model before the first feature round"
     )

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 
 from blake3 import blake3
 
+from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import FRAME, Layout, select
 from hansa.common.models.model import ModelSpec
 from hansa.common.rpc import codec
@@ -54,22 +55,28 @@ class Downloads:
         start: int = 0,
         continued: bytes = b"",
         origin: str = "",
+        auxiliary: Collection[str] = (),
     ) -> AsyncGenerator[bytes, None]:
         """Yield a model's header and the frames of those tensors whose digests are not `present`.
 
         A receiver that was interrupted names the digest of the header that it has (`continued`) and the first
         frame that it lacks (`start`); it gets an empty message in place of the header, and the frames from
-        there on. `origin` goes into the header of a community model, next to its manifest.
+        there on. `origin` goes into the header of a community model, next to its manifest. Of the tensors
+        beside the model only those named in `auxiliary` are sent.
         """
         async with self._opened(key) as model:
-            sent = [i for i, digest in enumerate(model.manifest.digests) if digest not in present]
-            manifest = codec.manifest_to_wire(model.manifest)
-            header = fleet.FetchHeader(manifest=manifest, sent=sent, origin_json=origin).SerializeToString()
-            layout = Layout(ModelSpec(tuple(model.manifest.spec.tensors[i] for i in sent)))
+            manifest = accompanied(model.manifest, auxiliary)
+            sent = [i for i, digest in enumerate(manifest.digests) if digest not in present]
+            wire = codec.manifest_to_wire(manifest)
+            header = fleet.FetchHeader(manifest=wire, sent=sent, origin_json=origin).SerializeToString()
+            layout = Layout(ModelSpec(tuple(manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0
-            whole, size = len(sent) == len(model.manifest.digests), layout.size - start * FRAME
-            reading = self._whole(model, start) if whole else self._part(model, sent, start)
+            size = layout.size - start * FRAME
+            places = [model.manifest.spec.index[info.name] for info in layout.spec.tensors]
+            # The first tensors, such as the model without what is beside it, lie in the first frames.
+            first = places == list(range(len(places)))
+            reading = self._first(model, layout, start) if first else self._part(model, places, start)
             # A receiver that hangs up frees its place at once; the model stays open until reads are done.
             async with aclosing(reading) as batches, self._gate.passing(who, size) as place:
                 batch = await anext(batches, None)
@@ -100,18 +107,24 @@ class Downloads:
                 elif not shared.opening.cancelled() and shared.opening.exception() is None:
                     await self._workers.io(shared.opening.result().close)
 
-    async def _whole(self, model: StoredModel, start: int) -> AsyncGenerator[list[bytes], None]:
-        """Yield all frames of a model from `start` on; frames that were sent recently come from memory."""
+    async def _first(
+        self, model: StoredModel, layout: Layout, start: int
+    ) -> AsyncGenerator[list[bytes], None]:
+        """Yield the frames of a model's first tensors, or of all, from `start` on.
+
+        Frames that were sent recently come from memory.
+        """
         ahead: Reading | None = None
         try:
-            for at in range(start - start % AHEAD, model.layout.frames, AHEAD):
+            for at in range(start - start % AHEAD, layout.frames, AHEAD):
                 frames = self._recall(model, at)
                 if frames is None:
                     frames = await (ahead or self._read(model, at))
                     self._keep(model, at, frames)
-                missing = at + AHEAD < model.layout.frames and self._recall(model, at + AHEAD) is None
+                missing = at + AHEAD < layout.frames and self._recall(model, at + AHEAD) is None
                 ahead = self._read(model, at + AHEAD) if missing else None
-                yield frames[max(start - at, 0) :]
+                numbered = enumerate(frames[: layout.frames - at], at)
+                yield [frame[: layout.frame_size(index)] for index, frame in numbered if index >= start]
         finally:
             if ahead:
                 await asyncio.wait([ahead])  # it needs the model to be open

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from hansa.common.encodings import encoding_of
 from hansa.common.encodings.model import encoded_spec
+from hansa.common.models.auxiliary import require_first, with_auxiliary
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest, require_fit
@@ -235,15 +236,18 @@ class Intake:
             check_manifest(manifest)
             if isinstance(task.work, Train):
                 with self._ending(runner, "a model was lost"):
-                    wanted = (await self._manifests.read(task.models[0])).spec
+                    wanted = (await self._manifests.read(task.models[0])).spec.own
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
+                wanted = with_auxiliary(wanted, [each.name for each in task.work.auxiliary if each.up])
                 if task.work.encoding is not None:
                     encoded = Encoded(encoding_of(task.work.encoding), wanted)
                     with self._ending(runner, "an encoding failed"):
                         wanted = encoded_spec(encoded.encoding, wanted)
                 require_fit(wanted, manifest.spec)
-            elif not isinstance(task.work, Init):
+            elif isinstance(task.work, Init):
+                require_first(manifest, [each.name for each in runner.machine.rule.auxiliary])
+            else:
                 raise Refused(f"task {task.id} does not ask for a model")
             return FrameCheck(manifest), encoded
         except Rejected as error:

@@ -6,7 +6,7 @@ updates. Everything that receipts do not cover (the specification, metrics, time
 digests in the audit log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,9 +26,12 @@ from hansa.common.values.ids import ModelKey, community_key, reference_key, upda
 from hansa.common.values.receipts import Receipt
 from hansa.controller.audit.check import check_job
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import Means, make
+from hansa.controller.community.auxiliary import Beside
+from hansa.controller.community.merge import make
+from hansa.controller.community.reading import Means
 from hansa.controller.engine.events import UpdateArrived
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.orders import Merge
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rulebook.compose import composed_again
@@ -54,10 +57,10 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     machine = Machine(record.id, spec, composed_again(spec), record.at)
     machine.start()
     findings: list[Finding] = []
-    receipts: list[Receipt] = []
+    receipts = 0
+    updates: dict[ModelKey, str] = {}  # digests of updates as they are stored
     entries = backends.journal.entries(record.id)
-    scope: frozenset[str] | None = None  # of the merge that made the newest version
-    decoded: dict[ModelKey, str] = {}  # digests of updates that are not stored as they were sent
+    merge: Merge | None = None  # that made the newest version
     for entry in entries:
         plan = machine.state.plan
         try:
@@ -66,15 +69,14 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
             findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
             break
         if plan is not None and plan.version == machine.state.version:
-            scope = plan.scope
-        if isinstance(event, UpdateArrived) and event.decoded:
-            decoded[update_key(event.task)] = event.decoded
+            merge = plan
         findings += _check_receipt(entry, machine.issued)
-        if machine.issued:
-            receipts.append(machine.issued)
+        receipts += machine.issued is not None
+        if isinstance(event, UpdateArrived):
+            updates[update_key(event.task)] = event.decoded or event.digest
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    model_findings = list(_check_models(backends.store, machine, receipts, decoded, scope))
+    model_findings = list(_check_models(backends.store, machine, updates, merge))
     newest = entries[-1].sequence if entries else 0
     if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
@@ -83,7 +85,7 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         )
     findings += model_findings
     findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
-    return machine, len(receipts), findings
+    return machine, receipts, findings
 
 
 def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
@@ -104,37 +106,31 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(
-    store: Store,
-    machine: Machine,
-    receipts: list[Receipt],
-    decoded: dict[ModelKey, str],
-    scope: frozenset[str] | None,
+    store: Store, machine: Machine, updates: Mapping[ModelKey, str], merge: Merge | None
 ) -> Iterator[Finding]:
     """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
         return
     sound = True
-    for key, digest in sorted(_digests(machine, current, receipts, decoded).items()):
+    for key, digest in sorted(_digests(machine, current, updates).items()):
         for finding in _check_model(store, key, digest):
             sound = False
             yield finding
-    if sound and machine.state.members:
+    if sound and machine.state.members and merge is not None:
         try:
-            yield from _recompute(store, machine, current, scope)
+            yield from _recompute(store, machine, current, merge)
         except (NotFound, Broken) as error:
             yield _lost(f"model {current}", error)
 
 
-def _digests(
-    machine: Machine, current: ModelKey, receipts: list[Receipt], decoded: dict[ModelKey, str]
-) -> dict[ModelKey, str]:
+def _digests(machine: Machine, current: ModelKey, updates: Mapping[ModelKey, str]) -> dict[ModelKey, str]:
     """Return the digest that each model must have, for all models that the job still needs."""
     state = machine.state
-    recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task} | decoded
-    recorded |= {community_key(machine.job, record.version): record.digest for record in state.history}
+    recorded = {**updates}
+    recorded |= {community_key(machine.job, record.version): record.stored_digest for record in state.history}
     digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
-    digests |= state.basis | {current: state.history[-1].digest}
+    digests |= state.basis | {current: state.history[-1].stored_digest}
     digests |= {key: recorded[key] for key in state.models if key in recorded}
     if state.reference is not None and machine.spec.reference:
         digests[state.reference] = machine.spec.reference
@@ -166,9 +162,7 @@ def _lost(where: str, error: HansaError) -> Finding:
     return Finding(where, str(error))
 
 
-def _recompute(
-    store: Store, machine: Machine, current: ModelKey, scope: frozenset[str] | None
-) -> Iterator[Finding]:
+def _recompute(store: Store, machine: Machine, current: ModelKey, merge: Merge) -> Iterator[Finding]:
     """Compute the newest community model again from its updates and compare.
 
     If it follows from the updates alone, the previous model is gone and not needed: members are complete or
@@ -187,11 +181,12 @@ def _recompute(
         keys = machine.moments(record.version - 1)
         before = {name: stack.enter_context(store.open(key)) for name, key in keys.items()}
         means = Means(store.open, stack.enter_context(ThreadPoolExecutor(2)), MEMORY)
-        sums = Accumulator(stored.manifest.spec, kept=False)
+        sums = Accumulator(stored.manifest.spec.own, kept=False)
         still = record.still and rule.builds_on_current  # the same sums give the same model, a step does not
-        whole = Change(members, (), members, members, still, scope)
+        whole = Change(members, (), members, merge.added, still, merge.scope)
+        beside = Beside(rule.auxiliary, merge.sites, merge.resets)
         recomputed = make(
-            rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere()
+            rule.merge, rule.server, sums, whole, start, before, info, means, lambda *_: _Nowhere(), beside
         )
         compared = [i for i, tensor in enumerate(stored.manifest.spec.tensors) if tensor.is_float]
         wrong = [i for i in compared if recomputed.manifest.digests[i] != stored.manifest.digests[i]]

@@ -36,7 +36,7 @@ class Bench:
 
     def __init__(self, job: JobId, rule: Composition, store: Store, pool: Executor, memory: int) -> None:
         self.job, self._rule, self._store, self._pool, self._memory = job, rule, store, pool, memory
-        self._merger = Merger(job, rule.merge, rule.server, store, pool, memory // 2)
+        self._merger = Merger(job, rule.merge, rule.server, rule.auxiliary, store, pool, memory // 2)
 
     def drafts(self) -> Drafts:
         """Return a new list of drafts for an order."""

@@ -6,6 +6,7 @@ from hansa.common.models.distance import distance, misfit
 from hansa.common.models.model import ModelSpec
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import ModelKey
+from hansa.controller.community.excerpts import own_part
 from hansa.controller.community.reading import Cache, read_numbers
 from hansa.controller.storage.stores import Store
 
@@ -21,7 +22,7 @@ def require_reference(model: ModelSpec, reference: ModelSpec) -> None:
 
 def distance_between(store: Store, model: ModelKey, reference: ModelKey) -> float:
     """Return how far a stored model is from a reference, with only a few frames of both in memory."""
-    with store.open(model) as here, store.open(reference) as there:
+    with own_part(store.open(model)) as here, store.open(reference) as there:
         require_reference(here.manifest.spec, there.manifest.spec)
         cache: Cache = {}
 

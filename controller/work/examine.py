@@ -11,6 +11,7 @@ from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, kept_key
+from hansa.controller.community.excerpts import own_part
 from hansa.controller.community.reading import Cache, Library, read_numbers
 from hansa.controller.engine.orders import Examine, Examined
 from hansa.controller.plugin.evidence import Evidence
@@ -33,7 +34,7 @@ def examine(
     job: JobId, number: int, order: Examine, part: Part[Any], store: Store, drafts: Drafts, memory: int
 ) -> tuple[Examined, tuple[ModelKey, ...]]:
     """Let a part examine models, and store the arrays it keeps; return the result and the arrays' keys."""
-    with Library(store.open) as library:
+    with Library(lambda key: own_part(store.open(key))) as library:
         evidence = StoredEvidence(order, library, memory // 4)
         with calling(part, StoreFailed):  # the order is carried out again when the store is back
             findings = part.examine(order.question, order.contributions, evidence)

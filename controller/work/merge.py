@@ -1,18 +1,23 @@
 """The merges of one job. For rules that remember, the sums are kept from one merge to the next."""
 
 import logging
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack
 from typing import Any
 
+from hansa.common.models.auxiliary import with_auxiliary
 from hansa.common.models.model import ModelSpec
 from hansa.common.process import faults
 from hansa.common.values.errors import StoreFailed, reason
 from hansa.common.values.ids import JobId, ModelKey, community_key, moment_key
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import Made, Means, make
+from hansa.controller.community.auxiliary import Beside
+from hansa.controller.community.merge import Made, make
+from hansa.controller.community.reading import Means
 from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
+from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.values.members import Change, Membership, Standing, overlay
 from hansa.controller.work.distance import distance_between
@@ -29,11 +34,13 @@ class Merger:
         job: JobId,
         aggregator: Aggregator[Any],
         server: ServerUpdate[Any],
+        auxiliary: Sequence[Auxiliary],
         store: Store,
         pool: Executor,
         memory: int,
     ) -> None:
         self._job, self._aggregator, self._server = job, aggregator, server
+        self._auxiliary = auxiliary
         self._store, self._pool, self._memory = store, pool, memory
         self._sums: tuple[int, Accumulator] | None = None  # as of a version
 
@@ -56,10 +63,12 @@ class Merger:
         with ExitStack() as stack:
             current = stack.enter_context(self._store.open(order.current))
             before = {name: stack.enter_context(self._store.open(key)) for name, key in order.moments.items()}
-            members = _members(order, standing, current.manifest.spec)
+            spec = current.manifest.spec.own
+            beside = Beside(self._auxiliary, order.sites, order.resets)
+            members = _members(order, standing, with_auxiliary(spec, beside.names))
             if sums is None or sums[0] != order.version - 1 or not order.kept:
                 sums = None
-                accumulator = Accumulator(current.manifest.spec, order.kept, self._memory)
+                accumulator = Accumulator(spec, order.kept, self._memory)
                 whole = tuple(members)
                 change = Change(whole, (), whole, order.added, order.still, order.scope)
             else:
@@ -68,7 +77,16 @@ class Merger:
             info = MergeInfo(order.version, order.staleness, len(order.added), order.prepared)
             means = Means(self._store.open, self._pool, self._memory)
             made = make(
-                self._aggregator, self._server, accumulator, change, current, before, info, means, draft
+                self._aggregator,
+                self._server,
+                accumulator,
+                change,
+                current,
+                before,
+                info,
+                means,
+                draft,
+                beside,
             )
             faults.reach("merge-computed")
             made.publish()
@@ -92,7 +110,8 @@ class Merger:
                 log.warning(text, self._job, order.version, exc_info=True)
                 note = "; ".join(filter(None, (note, f"no distance: {reason(error)}")))
         return Merged(
-            digest=made.manifest.digest.hex(),
+            digest=made.manifest.model_digest.hex(),
+            auxiliary=made.manifest.auxiliary_digest.hex(),
             moments={name: manifest.digest.hex() for name, manifest in made.moments.items()},
             note=note,
             distance=distance,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         ServerUpdate,
         TooFew,
     )
+    from hansa.controller.plugin.auxiliary import Auxiliary
     from hansa.controller.plugin.composition import Composition
     from hansa.controller.plugin.evidence import Evidence, Findings
     from hansa.controller.plugin.outline import Outline, TensorOutline
@@ -114,6 +115,7 @@ _HOMES = {
         "ServerUpdate",
         "TooFew",
     ),
+    "controller.plugin.auxiliary": ("Auxiliary",),
     "controller.plugin.composition": ("Composition",),
     "controller.plugin.evidence": (
         "Evidence",
@@ -156,6 +158,7 @@ __all__ = [
     "Additive",
     "Aggregator",
     "Ask",
+    "Auxiliary",
     "BatchSource",
     "Composition",
     "Contribution",

@@ -58,6 +58,8 @@ class LocalRun(Course):
     seed: int
     model: "nn.Module"  # when `begin` is called, it holds the model that the task starts from
     anchor: Mapping[str, np.ndarray]  # the model that the task starts from
+    # Tensors beside the model that the rule sends down: by name, then by parameter; zeros at first.
+    auxiliary: Mapping[str, Mapping[str, np.ndarray]]
     examples: "Tensors"  # the training part of the site's data
     validation: "Tensors"
     cancelled: Callable[[], bool]  # whether the task was withdrawn: ask before anything long
@@ -133,6 +135,7 @@ class LocalPlugin(Plugin, Generic[H]):
     # Why the plugin cannot be used if the app trains by a function of its own. A plugin that overrides only
     # `begin`, `finish` and `amend` may say "".
     alone: ClassVar[str] = "the app trains by a function of its own, in which no plugin can take part"
+    auxiliary: ClassVar[tuple[str, ...]] = ()  # the auxiliary tensors that it works with, by name
 
     def begin(self, run: LocalRun) -> H:
         """Return what the plugin works with in this task; the other methods get it as `held`."""

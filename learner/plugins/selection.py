@@ -9,15 +9,25 @@ from pydantic import ValidationError
 
 from hansa.common.app import App
 from hansa.common.job.check import described
+from hansa.common.models.auxiliary import require_auxiliary
+from hansa.common.models.model import ModelSpec
 from hansa.common.plugins.calling import calling
 from hansa.common.plugins.registry import Plugin, discover, kinds, not_loaded
 from hansa.common.values.bounds import METRICS
-from hansa.common.values.errors import InvalidApp, InvalidInput, PluginFailed, Refused, TooLarge, Unequipped
+from hansa.common.values.errors import (
+    InvalidApp,
+    InvalidInput,
+    PluginFailed,
+    Refused,
+    Rejected,
+    TooLarge,
+    Unequipped,
+)
 from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import listed
-from hansa.learner.plugins import importance, proximal, starting_loss  # noqa: F401 - registers them
+from hansa.learner.plugins import importance, proximal, scaffold, starting_loss  # noqa: F401 - registers them
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 from hansa.learner.training import batches  # noqa: F401 - registers it
@@ -45,6 +55,12 @@ def asked_of(app: App, work: Train) -> Asked:
             f"batches {work.source.name!r}: a task that is a window of batches has no other source of them"
         )
     plugins = [_instance(LocalPlugin, "learner", spec, app) for spec in work.plugins]
+    sent = {each.name for each in work.auxiliary}
+    for plugin in plugins:
+        unsent = [name for name in plugin.auxiliary if name not in sent]
+        if unsent:
+            what = f"auxiliary tensors {listed(unsent)}, which the rule does not declare"
+            raise Refused(f"learner {plugin.kind!r} works with {what}")
     if work.source is None:
         return plugins, None
     return plugins, _instance(BatchSource, "batches", work.source, app)  # type: ignore[type-abstract]
@@ -139,13 +155,35 @@ class Company:
         """Whether a plugin may change what is returned."""
         return bool(self._having("amend"))
 
-    def amend(self, update: Returned) -> None:
-        """Let all plugins change what is returned."""
+    def amend(self, update: Returned, spec: ModelSpec) -> dict[str, np.ndarray]:
+        """Let all plugins change what is returned; return the auxiliary tensors as they are called there."""
+        beside: dict[str, np.ndarray] = {}
         shapes = {name: (array.dtype, array.shape) for name, array in update.tensors.items()}
         for plugin, held in self._having("amend"):
             with calling(plugin, *FORESEEN):
                 plugin.amend(held, self._run, update)
             _require_returned(plugin, update, shapes)
+            beside |= self._require_beside(plugin, update, spec)
+        return beside
+
+    def _require_beside(
+        self, plugin: LocalPlugin[Any], update: Returned, spec: ModelSpec
+    ) -> dict[str, np.ndarray]:
+        """Return the auxiliary tensors of an update, if the rule asks for them and they fit it."""
+        asked = {each.name for each in self._run.work.auxiliary if each.up}
+        odd = [name for name in update.auxiliary if name not in asked]
+        if odd:
+            names = listed(map(repr, odd))
+            raise PluginFailed(
+                plugin, f"it returned auxiliary tensors {names}, which the rule does not declare"
+            )
+        arrays: dict[str, np.ndarray] = {}
+        for name, by_tensor in update.auxiliary.items():
+            try:
+                arrays |= require_auxiliary(spec, name, by_tensor)
+            except Rejected as error:
+                raise PluginFailed(plugin, f"its auxiliary tensors do not fit the update: {error}") from None
+        return arrays
 
     def _having(self, method: str) -> list[tuple[LocalPlugin[Any], Any]]:
         """Return the plugins that override a method."""
@@ -222,9 +260,6 @@ def _require_returned(
         if (array.dtype, array.shape) != (dtype, shape):
             wanted, given = f"{dtype.name} {list(shape)}", f"{array.dtype.name} {list(array.shape)}"
             raise PluginFailed(plugin, f"it returned {name} as {given}; it must stay {wanted}")
-    if update.auxiliary:
-        names = listed(map(repr, update.auxiliary))
-        raise PluginFailed(plugin, f"it returned auxiliary tensors {names}, which the rule does not declare")
     if len(_require_metrics(plugin, update.metrics)) > METRICS:
         raise PluginFailed(plugin, f"with its metrics there are more than {METRICS}")
 

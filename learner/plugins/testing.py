@@ -14,15 +14,17 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
+from hansa.common.models.auxiliary import apart
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
+from hansa.common.torch.model import spec_of
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.memory.secret import Secret
 from hansa.learner.memory.states import Recollection, State, States
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
@@ -43,6 +45,7 @@ def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any)
     task = Task(id=TaskId("j-1"), seed=SEED, validation=ValidationSpec(), work=work, **place)
     known: dict[str, Any] = {
         "anchor": arrays_of(module),
+        "auxiliary": apart({}, spec_of(module), [each.name for each in work.auxiliary]),
         "validation": data,
         "cancelled": lambda: False,
         "measure": lambda: measure(app, module, data),
@@ -60,7 +63,8 @@ def returned_by(run: LocalRun) -> tuple[Trained, Returned]:
     run.model.train()
     metrics = company.finish()
     update = Returned(arrays_of(run.model, run.work.tensors), metrics=metrics)
-    company.amend(update)
+    spec = spec_of(run.model)
+    company.amend(update, spec.subset(run.work.tensors) if run.work.tensors else spec)
     return done, update
 
 
@@ -102,6 +106,8 @@ def work(plugin: Plugin | None = None, **more: Any) -> Train:
     if plugin is not None:
         spec = LocalPluginSpec(name=plugin.kind, args=json.loads(plugin.model_dump_json()))
         more |= {"plugins": (spec,)} if isinstance(plugin, LocalPlugin) else {"source": spec}
+    if isinstance(plugin, LocalPlugin):
+        more["auxiliary"] = tuple(AuxiliarySpec(name=name) for name in plugin.auxiliary)
     fields: dict[str, Any] = {"epochs": 3, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1, momentum=0.9)}
     return Train(model=ModelKey("j/v0"), version=0, **(fields | more))
 

@@ -44,7 +44,8 @@ def digest(federation: Federation, job: str) -> str:
 
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     """Return a job's history without the fields that depend on the clock."""
-    kept, of_update = ("distance", "scores", "prepared"), ("site", "weight", "steps", "loss")
+    kept = ("distance", "scores", "prepared", "digest", "auxiliary")
+    of_update = ("site", "weight", "steps", "loss")
     return [
         {name: entry[name] for name in kept}
         | {"updates": [{name: update[name] for name in of_update} for update in entry["updates"]]}
@@ -158,6 +159,17 @@ def test_the_moments_of_a_server_optimizer_survive_a_kill_at_every_named_point(
     # The last model and the three updates it is made of; the model before; two moments of each.
     assert len(federation.leftovers(job)) == 9
     assert federation.kills == 6
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk"], indirect=True)
+def test_control_variates_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    """Those of the community and, as every later model depends on them, those of the sites."""
+    victims: dict[str, tuple[str, ...]] = {"controller": CONTROLLER, "learner-b": (*LEARNER, "state-kept")}
+    job = storm(federation, victims, "--set", "rule=scaffold", "--set", "pace.rounds=30")
+    # The last model and the three updates it is made of, and the model before.
+    assert len(federation.leftovers(job)) == 5
+    assert federation.kills == 12
 
 
 @pytest.mark.timeout(400)

@@ -59,8 +59,8 @@ class Counting(Fetcher):
         super().__init__(*given)
         self.got: list[tuple[str, ...]] = []
 
-    async def receive(self, key: ModelKey, incoming: Incoming) -> None:
-        await super().receive(key, incoming)
+    async def receive(self, key: ModelKey, incoming: Incoming, auxiliary: Sequence[str]) -> None:
+        await super().receive(key, incoming, auxiliary)
         # Counters are ignored: a site that holds a number is not sent the same number for another tensor.
         self.got.append(tuple(info.name for info in incoming.part.tensors if info.role is not Role.COUNT))
 

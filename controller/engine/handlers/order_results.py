@@ -76,16 +76,20 @@ def _take_version(job: Job, order: Merge, result: Merged, now: float) -> list[Ef
     receipt = job.issue_receipt(
         version=order.version,
         contributions={member.task: member.weight for member in (*order.added, *order.reweighed)},
-        digest=result.digest,
+        digest=job.record(order.version).stored_digest,
         moments=result.moments,
     )
     job.record(order.version).receipt = receipt.hash
     merges.forget_absent(job, order)
     actions: list[Action] = []
     if pending.forgotten is None:
+        weight_of = {member.task: member.weight for member in order.added}
+        merged = [
+            c.model_copy(update={"weight": weight_of.get(c.task.id, 0.0)}) for c in pending.contributions
+        ]
         for policy in job.rule.policies:
             with calling(policy):
-                policy.merged(job.memory(policy), pending.contributions, job.view(now))
+                policy.merged(job.memory(policy), merged, job.view(now))
         contributors = [c.site for c in pending.contributions]
         with calling(job.rule.pace) as pacer:
             actions = pacer.on_merged(job.memory(pacer), contributors, job.view(now))

@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account
 from hansa.common.values.tasks import Train
+from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask
@@ -42,9 +43,22 @@ def next_round(job: Job, now: float) -> list[Effect]:
         return asked
     job.state.phase = "training"
     job.state.round += 1
+    job.state.round_sites = len(job.eligible)
+    for policy in job.rule.policies if job.rule.pace.common_rounds else ():
+        with calling(policy):
+            policy.round_begins(job.memory(policy), job.view(now))
     with calling(job.rule.pace) as pacer:
         actions = pacer.on_start(job.memory(pacer), job.draw, job.view(now))
     return act(job, actions, now)
+
+
+def _auxiliary(job: Job) -> tuple[AuxiliarySpec, ...]:
+    """Return the tensors that travel beside the model with a task and with its update."""
+    resets = job.resets if job.rule.auxiliary else ()
+    return tuple(
+        AuxiliarySpec(name=each.name, down=each.down, up=each.up, reset=each.name in resets)
+        for each in job.rule.auxiliary
+    )
 
 
 def wait_for_sites(job: Job, now: float) -> Effect:
@@ -129,6 +143,7 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             plugins=job.rule.plugins,
             validate_update=job.rule.weigh.validates,
             keep_optimizer=job.spec.train.keep_optimizer,
+            auxiliary=_auxiliary(job),
         )
     view = replace(job.view(now), turn=ask.turn)
     for policy in job.rule.policies:

@@ -100,6 +100,8 @@ def order_merge(job: Job, now: float) -> list[Effect]:
         still=still,
         moments=versions.moments_of(job, job.state.version),
         reference=job.state.reference,
+        sites=max(1, job.state.round_sites if job.rule.pace.common_rounds else len(job.eligible)),
+        resets=tuple(sorted(job.resets)),
         prepared=prepared,
     )
     return [job.order(order)]
@@ -145,6 +147,7 @@ def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged,
         round=state.round if job.rule.pace.common_rounds else order.version,
         seconds=job.seconds(now),
         digest=result.digest,
+        auxiliary=result.auxiliary,
         distance=finite(result.distance),
         hops=state.hops,
         bytes_up=result.bytes_up,

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hansa.common.models.auxiliary import auxiliary_name
 from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
@@ -16,15 +17,18 @@ from hansa.controller.values.members import Member, overlay
 
 def member_of(job: Job, c: Contribution, weight: float) -> Member:
     """Return a contribution as merges see it."""
-    assert isinstance(c.task.work, Train)
+    work = c.task.work
+    assert isinstance(work, Train)
+    beside = [each.name for each in work.auxiliary if each.up]
+    tensors = {*work.tensors, *(auxiliary_name(name, each) for name in beside for each in work.tensors)}
     return Member(
         site=c.site,
         task=c.task.id,
         model=c.model,
         weight=weight,
-        tensors=frozenset(c.task.work.tensors) or None,
+        tensors=frozenset(tensors) or None,
         slot=c.task.slot,
-        base=c.task.work.model if job.rule.adds else None,
+        base=work.model if job.rule.adds else None,
     )
 
 
@@ -96,4 +100,5 @@ def standing(job: Job, site: SiteName | None) -> list[Member]:
 def lay_over(job: Job, added: Sequence[Member]) -> tuple[dict[SiteName, list[Member]], list[Member]]:
     """Return each site's members once what it adds counts, and the members that this replaces."""
     names = [tensor.name for tensor in job.state.outline.tensors] if job.state.outline else []
+    names += [auxiliary_name(each.name, tensor) for each in job.rule.auxiliary for tensor in names]
     return overlay(job.state.members if job.rule.merge.remembers else None, added, names)

@@ -14,7 +14,8 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.errors import PluginFailed
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import NOBODY, Made, Means, make
+from hansa.controller.community.merge import NOBODY, Made, make
+from hansa.controller.community.reading import Means
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, MergeInfo
 from hansa.controller.rules.fedavg import Mean, Plain
 from hansa.controller.rules.fedbuff import Delta

@@ -12,7 +12,8 @@ from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.controller.community.accumulator import Accumulator
-from hansa.controller.community.merge import NOBODY, Made, Means, make
+from hansa.controller.community.merge import NOBODY, Made, make
+from hansa.controller.community.reading import Means
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.rules.fedasync import Mix
 from hansa.controller.rules.fedavg import Mean, Plain

@@ -12,10 +12,10 @@ import pytest
 from hansa.common.models.frames import Layout, views
 from hansa.common.plugins.registry import register
 from hansa.common.site.policy import Policy
-from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, StoreFailed
+from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, Refused, StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
+from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.memory import finished
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
@@ -97,6 +97,72 @@ def test_an_update_that_no_longer_fits_is_refused_with_the_plugins_name(
 ) -> None:
     with pytest.raises(PluginFailed, match=f"^learner 'meddler': {said}"):
         do(trainer_of(tmp_path, LINEAR), named("sum"), named("meddler", does=does))
+
+
+@register("learner", "companion")
+class Companion(LocalPlugin):
+    """Returns auxiliary tensors, which may be wrong."""
+
+    does: str = ""
+    alone = ""
+
+    def amend(self, held: None, run: LocalRun, update: Returned) -> None:
+        """Return 2·x + 1 of what came down, or something that does not fit."""
+        beside: Any = {name: 2 * array + 1 for name, array in run.auxiliary["c"].items()}
+        match self.does:
+            case "nothing":
+                return
+            case "drop":
+                del beside["bias"]
+            case "add":
+                beside["more"] = beside["bias"]
+            case "widen":
+                beside["bias"] = beside["bias"].astype(np.float64)
+            case "list":
+                beside["bias"] = beside["bias"].tolist()
+            case "array":
+                beside = beside["bias"]
+        update.auxiliary["c"] = beside
+
+
+BESIDE = (AuxiliarySpec(name="c"),)
+
+
+@pytest.mark.parametrize("app", [LINEAR, OWN])
+def test_auxiliary_tensors_follow_the_update(tmp_path: Path, app: str) -> None:
+    plain, before, _ = do(trainer_of(tmp_path, app))
+    amended, update, _ = do(trainer_of(tmp_path, app), named("companion"), auxiliary=BESIDE)
+    assert all(np.array_equal(amended[name], plain[name]) for name in plain)
+    assert update.manifest.model_digest == before.manifest.digest
+    beside = {name: array for name, array in amended.items() if name not in plain}
+    assert beside
+    assert all(name.startswith("c/") and (array == 1).all() for name, array in beside.items())
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("drop", "its auxiliary tensors do not fit the update: missing c/bias"),
+        ("add", "its auxiliary tensors do not fit the update: unexpected c/more"),
+        ("widen", r"its auxiliary tensors do not fit the update: c/bias \(float64 \[2\]\) should be"),
+        ("list", "its auxiliary tensors do not fit the update: c: they must be arrays"),
+        ("array", "its auxiliary tensors do not fit the update: c: they must be arrays"),
+    ],
+)
+def test_auxiliary_tensors_that_do_not_fit_are_refused_with_the_plugins_name(
+    tmp_path: Path, does: str, said: str
+) -> None:
+    with pytest.raises(PluginFailed, match=f"^learner 'companion': {said}"):
+        do(trainer_of(tmp_path, LINEAR), named("companion", does=does), auxiliary=BESIDE)
+
+
+@pytest.mark.parametrize("plugins", [(), ("companion",)])
+def test_auxiliary_tensors_that_no_plugin_returns_fail_the_task(
+    tmp_path: Path, plugins: tuple[str, ...]
+) -> None:
+    asked = [named(name, does="nothing") for name in plugins]
+    with pytest.raises(Refused, match="no plugin returned c/weight, c/bias"):
+        do(trainer_of(tmp_path, LINEAR), *asked, auxiliary=BESIDE)
 
 
 def test_a_tensor_may_be_replaced_by_parts_of_the_update_itself(tmp_path: Path) -> None:

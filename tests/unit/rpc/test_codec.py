@@ -18,7 +18,13 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Standard, ValidationSpec
+from hansa.common.values.training import (
+    AuxiliarySpec,
+    LocalPluginSpec,
+    OptimizerSpec,
+    Standard,
+    ValidationSpec,
+)
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 
@@ -56,7 +62,7 @@ def test_manifests_make_the_round_trip(
     assert back.digest == manifest.digest
 
 
-@pytest.mark.parametrize("role", [0, 4, 99])
+@pytest.mark.parametrize("role", [0, 5, 99])
 def test_a_tensor_without_a_role_is_rejected(role: int) -> None:
     wire = model.Manifest()
     wire.tensors.add(name="w", dtype="float32")
@@ -160,6 +166,23 @@ def test_a_task_asks_for_so_many_plugins_only_at_both_ends() -> None:
         task_codec.task_from_wire(_wired(wire))
 
 
+def test_auxiliary_tensors_make_the_round_trip_and_are_bounded_at_both_ends() -> None:
+    """Each set is as large as the model's parameters."""
+    fields = {"id": "j1-1", "job": "j1", "site": "a", "round": 1, "app": "a:a", "seed": 1, "validation": {}}
+    sets = (AuxiliarySpec(name="c", reset=True), AuxiliarySpec(name="d", down=False, up=False))
+    task = Task.model_validate(fields | {"work": _train(auxiliary=sets)})
+    wire = task_codec.task_to_wire(task)
+    assert task_codec.task_from_wire(_wired(wire)) == task
+    for name in ("", "a/b", "../a", "a" * 65):
+        wire.train.auxiliary[0].name = name
+        with pytest.raises(ValidationError, match="pattern"):
+            task_codec.task_from_wire(_wired(wire))
+    wire.train.auxiliary[0].name = "c"
+    wire.train.auxiliary.extend([wire.train.auxiliary[0]] * 100_000)
+    with pytest.raises(ValidationError, match="at most 10 items"):
+        task_codec.task_from_wire(_wired(wire))
+
+
 KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "Task": Task,
     "Terms": Terms,
@@ -199,7 +222,7 @@ def test_all_messages_of_a_task_are_checked() -> None:
         seen.add(message.name)
         messages += [field.message_type for field in message.fields if field.message_type]
     # These have no whole numbers.
-    assert seen - KINDS.keys() == {"InitWork", "LocalPlugin", "Optimizer", "ValidationSpec"}
+    assert seen - KINDS.keys() == {"Auxiliary", "InitWork", "LocalPlugin", "Optimizer", "ValidationSpec"}
 
 
 @pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])

@@ -216,6 +216,7 @@ COMPOSED = {
     "radfed-i": "redistribute importance plain equal mean plain all",
     "radfed-m": "redistribute uniform plain equal mean mix all",
     "radfed-a": "redistribute uniform plain equal mean adam all",
+    "scaffold": "sync all scaffold equal mean plain all",
 }
 
 

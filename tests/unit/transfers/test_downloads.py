@@ -8,13 +8,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 
+from hansa.common.models.auxiliary import with_auxiliary
+from hansa.common.models.frames import cut, pack, seal
+from hansa.common.rpc import codec
 from hansa.common.values.errors import NotFound, StoreFailed
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.transfers.downloads import Downloads
 from hansa.controller.work.workers import Workers
+from hansa.protos import fleet_pb2
 from tests.unit.samples import keep, spec_of, values
 from tests.waiting import eventually
 
@@ -186,3 +191,29 @@ async def test_a_model_that_is_deleted_while_it_is_sent_is_sent_completely(
         keep(store, "j/v2", SPEC, values(SPEC, 2)).close()  # takes the files of models that are gone
         assert b"".join([frame async for frame in sending]) == whole()
     assert (store.readers, downloads.open_models) == (0, set())
+
+
+BESIDE = with_auxiliary(spec_of({"w": ("float32", (600_000,)), "b": ("float32", (10,))}), ["c", "d"])
+
+
+@pytest.mark.parametrize("names", [(), ("c",), ("d",), ("c", "d"), ("e",)])
+async def test_of_the_tensors_beside_a_model_only_those_are_sent_that_are_asked_for(
+    store: Library, downloads: Downloads, names: tuple[str, ...]
+) -> None:
+    key = ModelKey("j/v2")
+    keep(store, key, BESIDE, values(BESIDE)).close()
+    spec = BESIDE.subset(with_auxiliary(BESIDE, names).names)
+    wanted = [bytes(frame) for frame in cut(pack(spec, values(BESIDE)))]
+    for start in (0, 1, 2, len(wanted)):
+        header, *frames = [message async for message in downloads.send(key, set(), "a", auxiliary=names)]
+        assert frames == wanted
+        manifest = codec.manifest_from_wire(fleet_pb2.FetchHeader.FromString(header).manifest)
+        assert manifest == seal(spec, pack(spec, values(BESIDE)))
+        continued = blake3(header).digest()
+        empty, *rest = [
+            message async for message in downloads.send(key, set(), "a", start, continued, auxiliary=names)
+        ]
+        assert (empty, rest) == (b"", wanted[start:])
+    held = set(manifest.digests[:1])  # what a site holds already does not travel, wherever it is
+    _, *frames = [message async for message in downloads.send(key, held, "a", auxiliary=names)]
+    assert frames == [bytes(frame) for frame in cut(pack(spec.subset(spec.names[1:]), values(BESIDE)))]
