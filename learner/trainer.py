@@ -16,7 +16,7 @@ from hansa.common.data.standard import profile
 from hansa.common.encodings import encoding_of
 from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest, ModelSpec
+from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.policy import FREE, Policy
@@ -24,18 +24,18 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
-from hansa.common.values.errors import InvalidData, Refused
+from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.common.values.words import listed
 from hansa.learner.jobs import JobStock
 from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
-from hansa.learner.plugins.contract import LocalRun, ProbeRun, Returned
+from hansa.learner.plugins.contract import LocalRun, ProbeRun
 from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of, probed_by
+from hansa.learner.training.amending import amend
 from hansa.learner.training.encoding import encode
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
@@ -169,7 +169,7 @@ class Trainer:
             company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
         if company.amends or returned is not spec:
-            facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
+            facts["metrics"] = amend(company, spec, everything, payload, facts["metrics"])
         sent = None
         if work.encoding is not None:
             encoding = encoding_of(work.encoding)
@@ -276,27 +276,3 @@ class Trainer:
             scope.awaken()
             metrics = company.finish()
         return company, asdict(done) | {"seconds": seconds, "metrics": metrics}
-
-
-def _amend(
-    company: Company,
-    spec: ModelSpec,
-    places: Mapping[str, np.ndarray],
-    payload: np.ndarray,
-    metrics: dict[str, float],
-) -> dict[str, float]:
-    """Let plugins change an update in its place in the payload; return the metrics that go with it.
-
-    `spec` is that of the update itself; the auxiliary tensors that plugins return have places after it.
-    """
-    update = Returned({name: places[name] for name in spec.names}, metrics=metrics)
-    beside = company.amend(update, spec)
-    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]} | beside
-    missing = [name for name in places if name not in update.tensors and name not in beside]
-    if missing:
-        raise Refused(f"the rule asks for auxiliary tensors, but no plugin returned {listed(missing)}")
-    # Copied first if they are parts of the payload itself: two tensors may have changed places.
-    separate = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
-    for name, array in separate.items():
-        places[name][...] = array
-    return update.metrics
