@@ -35,6 +35,13 @@ class Encoded(Policy, Feedback):
         encoding = LocalPluginSpec(name=self.kind, args=self.model_dump(mode="json"))
         return work.model_copy(update={"encoding": encoding})
 
+    def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
+        """Refuse to add what was lost before a restart to version 0."""
+        if self.feedback and rule.may_restart:
+            why = "after a restart, sites would add what their updates lost before it; set it to false"
+            return [((self.point, "feedback"), f"does not go with layers {rule.layers.kind}: {why}")]
+        return []
+
 
 @register("transfer", "float16")
 class Halved(Encoded):
@@ -52,10 +59,11 @@ class Sparse(Encoded, Share):
 
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse aggregators that take the middle of each number: most sites do not send it."""
+        problems = super().objections(spec, rule)
         if isinstance(rule.merge, Coordinatewise):
             why = "sites send different numbers, and the middle of mostly unchanged numbers does not change"
-            return [self.clash(rule.merge, why)]
-        return []
+            problems.append(self.clash(rule.merge, why))
+        return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Say that without feedback most of every update is lost for good."""

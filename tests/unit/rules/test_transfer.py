@@ -51,6 +51,14 @@ def test_the_middle_of_sparse_updates_is_refused(rule: str) -> None:
     compose(job_spec(rule=rule, transfer={"kind": "int8"}))
 
 
+@pytest.mark.parametrize("kind", ["float16", "int8", "topk"])
+def test_what_was_lost_before_a_restart_is_not_added_to_version_0(kind: str) -> None:
+    words: dict[str, Any] = {"rule": "divide", "layers": {"prepass": 1, "restart": True}}
+    with pytest.raises(InvalidJob, match=r"transfer\.feedback: does not go with layers divide: after a"):
+        compose(job_spec(**words, transfer={"kind": kind}))
+    compose(job_spec(**words, transfer={"kind": kind, "feedback": False}))
+
+
 def test_sparse_updates_without_feedback_are_warned_about() -> None:
     for feedback, count in ((True, 0), (False, 1)):
         spec = job_spec(transfer={"kind": "topk", "feedback": feedback})
