@@ -6,7 +6,7 @@ Installed packages register theirs through the entry point group `hansa.plugins`
 from hansa.common.plugins.registry import discover
 from hansa.controller import encodings
 from hansa.controller.evaluation import plans
-from hansa.controller.layers import parameters
+from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     adaptive,
@@ -14,12 +14,15 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbn,
     fedbuff,
     feddaf,
     fedmmb,
     fednova,
     fedopt,
+    fedper,
     fedprox,
+    fedrep,
     power_of_choice,
     qfedavg,
     radfed,
@@ -36,12 +39,15 @@ __all__ = [
     "encodings",
     "fedasync",
     "fedavg",
+    "fedbn",
     "fedbuff",
     "feddaf",
     "fedmmb",
     "fednova",
     "fedopt",
+    "fedper",
     "fedprox",
+    "fedrep",
     "parameters",
     "plans",
     "power_of_choice",
@@ -53,6 +59,7 @@ __all__ = [
     "semisync",
     "staleness",
     "sync",
+    "travelling",
 ]
 
 discover()

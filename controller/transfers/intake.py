@@ -202,6 +202,7 @@ class Intake:
             decoded=decoded,
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
+            averaged=upload.manifest.spec.is_averaged,
         )
         try:
             await runner.post(event)

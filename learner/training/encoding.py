@@ -4,15 +4,24 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from hansa.common.encodings import encoding_of
 from hansa.common.encodings.contract import Encoding, Read
 from hansa.common.encodings.model import encoded_spec, moved, piece_name, pieces_of
 from hansa.common.models.frames import Layout, allocate, seal, views
 from hansa.common.models.model import Arrays, Manifest, ModelSpec, TensorInfo
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import PluginFailed, Rejected
+from hansa.learner.plugins.contract import LocalRun
 
 LOST = "transfer/"  # names of arrays with what was lost begin with it
 BLOCK = 1 << 18  # numbers that are computed at once
+
+
+def encoded(spec: ModelSpec, update: Mapping[str, np.ndarray], run: LocalRun) -> tuple[Manifest, np.ndarray]:
+    """Return an update as its task asks for it; afterwards `update` holds what the controller decodes."""
+    assert run.work.encoding is not None
+    encoding = encoding_of(run.work.encoding)
+    return encode(encoding, spec, run.anchor, update, run.arrays if encoding.feedback else {})
 
 
 def encode(
