@@ -139,6 +139,8 @@ RUN = """
 test_the_power_weigher_keeps_its_contract()
 check(Clip())
 check(Clipped())
+check(Sign())
+check(Signs())
 check_rule("tempered")
 assert "pytest" not in sys.modules
 """

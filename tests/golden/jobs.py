@@ -91,7 +91,9 @@ ENCODED: Family = {
     "fedavg in half precision": _job("fedavg", transfer={"kind": "float16"}),
     "fedavg in eight bits": _job("fedavg", sample=SOME, transfer={"kind": "int8"}, survey=GLOBAL),
     "fedavg of the largest differences": _job("fedavg", transfer={"kind": "topk", "share": 0.1}),
-    "the largest differences without feedback": _job("fedavg", transfer={"kind": "topk", "share": 0.1, "feedback": False}),
+    "the largest differences without feedback": _job(
+        "fedavg", transfer={"kind": "topk", "share": 0.1, "feedback": False}
+    ),
     "fedadam in eight bits": _job("fedadam", transfer={"kind": "int8"}),
     "sync-dvw of the largest differences": _job("sync-dvw", 3, transfer={"kind": "topk", "share": 0.3}),
     "divide in eight bits": _job(
