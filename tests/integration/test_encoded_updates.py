@@ -13,15 +13,17 @@ import numpy as np
 import pytest
 
 from hansa.common.encodings import encoding_of
+from hansa.common.encodings.int8 import Int8
 from hansa.common.models.frames import FRAME, Layout, cut, pack, seal, views
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc import codec
 from hansa.common.site.transfer import hand_in
-from hansa.common.values.errors import Rejected
+from hansa.common.values.errors import Rejected, Stale
 from hansa.common.values.history import Version
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Init, Task, Train
+from hansa.controller.engine.events import CancelAsked
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import Finding, verify
 from hansa.learner.training.encoding import encode
@@ -385,3 +387,40 @@ async def test_an_encoded_upload_is_resumed_where_it_broke_off(tmp_path: Path) -
             async with asyncio.timeout(30):
                 await ended(runner)
         assert model_of(served, runner)["weight"].tobytes() == update["weight"].tobytes()
+
+
+async def test_an_encoding_that_fails_at_the_controller_ends_the_job_and_is_named(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with LightSite(served.address, "a", spec=SPEC, answer=only_init).attending() as site:
+        runner, task, manifest, arrays = await asked(served, "int8")
+        monkeypatch.setattr(Int8, "decode", lambda *_: 1 / 0)
+        assert (await status(site.attendance.stub.Offer(offer(task, manifest))))[0] is CODE.OK
+
+        async def whole() -> AsyncIterator[bytes]:
+            yield fleet_pb2.UploadHeader(site="a", task=task.id).SerializeToString()
+            for frame in cut(pack(manifest.spec, arrays)):
+                yield frame.tobytes()
+
+        assert (await status(site.attendance.stub.Upload(whole())))[0] is CODE.UNKNOWN
+        await ended(runner)
+        assert runner.view().reason == "encoding 'int8': ZeroDivisionError: division by zero"
+
+
+async def test_an_update_whose_task_ends_while_it_is_decoded_is_not_needed_any_more(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model that it started from may be gone by then, which is nothing to end a job for."""
+    async with LightSite(served.address, "a", spec=SPEC, answer=only_init).attending() as site:
+        runner, task, manifest, arrays = await asked(served, "int8")
+
+        def cancel(point: str) -> None:
+            if point == "update-encoded":
+                runner.post(CancelAsked(at=runner.now()))
+                served.federation.store.delete(task.models[0])
+
+        monkeypatch.setattr("hansa.common.process.faults.reach", cancel)
+        with pytest.raises(Stale):
+            await hand_in(site.attendance, task.id, manifest, pack(manifest.spec, arrays), FACTS)
+        await ended(runner)
+        assert runner.view().status == "cancelled", runner.view().reason

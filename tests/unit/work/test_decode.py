@@ -10,9 +10,9 @@ from hansa.common.encodings.model import encoded_spec
 from hansa.common.encodings.topk import TopK
 from hansa.common.models.frames import FRAME, FrameCheck, Layout, cut, pack, seal, views
 from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.values.errors import NotFound, PluginFailed, Rejected
+from hansa.common.values.errors import NotFound, PluginFailed, Rejected, StoreFailed
 from hansa.common.values.ids import ModelKey
-from hansa.controller.storage.stores import Store
+from hansa.controller.storage.stores import Store, StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.decode import decode
 from hansa.controller.work.drafts import Drafts
@@ -142,3 +142,24 @@ def test_an_encoding_that_fails_is_named_but_a_lost_model_is_not_its_fault() -> 
     store.delete(BASE)
     with pytest.raises(NotFound):
         decode(store, Float16(), spec, SENT, (BASE,), UPDATE, Drafts(store))
+
+
+def test_decoding_starts_again_when_the_store_was_unavailable() -> None:
+    class Flaky(MemoryStore):
+        failures = 1
+
+        def open(self, key: ModelKey) -> StoredModel:
+            if key == BASE and self.failures:
+                self.failures -= 1
+                raise StoreFailed("out of reach")
+            return super().open(key)
+
+    store, spec = Flaky(), SPEC.subset(["wide", "norm.count"])
+    put_arrays(store, BASE, spec, drawn(1, spec))
+    update = drawn(2, spec)
+    put(store, SENT, *encode(Int8(), spec, drawn(1, spec), update, {}))
+    drafts = Drafts(store)
+    with pytest.raises(StoreFailed):
+        decode(store, Int8(), spec, SENT, (BASE,), UPDATE, drafts)
+    decode(store, Int8(), spec, SENT, (BASE,), UPDATE, drafts)
+    assert read(store, UPDATE)["wide"].tobytes() == update["wide"].tobytes()
