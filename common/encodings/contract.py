@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import Field, ValidationError
 
+from hansa.common.job.check import described
 from hansa.common.plugins.registry import ENCODING, Plugin, contract, kinds, not_loaded
 from hansa.common.values.bounds import Value
-from hansa.common.values.errors import Refused, Unequipped, one_line
+from hansa.common.values.errors import Refused, Unequipped
 from hansa.common.values.training import LocalPluginSpec
 
 # Returns the numbers start … stop-1 of a piece, by its name, as a flat array.
@@ -70,4 +71,4 @@ def encoding_of(spec: LocalPluginSpec) -> Encoding:
     try:
         return cls.model_validate(spec.args)
     except ValidationError as error:
-        raise Refused(f"encoding {spec.name!r}: {one_line(error)}") from None
+        raise Refused(f"encoding {spec.name!r}: {described(error, cls)}") from None
