@@ -14,7 +14,7 @@ import torch
 from hansa.common.app import App
 from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest, ModelSpec
+from hansa.common.models.model import Manifest
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
@@ -24,18 +24,18 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
 from hansa.common.torch.resident import resident_of
-from hansa.common.values.errors import Refused
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.common.values.words import listed
 from hansa.learner.jobs import JobStock
 from hansa.learner.memory import finished, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
-from hansa.learner.plugins.contract import LocalRun, ProbeRun, Returned
+from hansa.learner.plugins.contract import LocalRun, ProbeRun
 from hansa.learner.plugins.selection import Asked, Company, asked_of, probe_of, probed_by
+from hansa.learner.training.amending import amend
+from hansa.learner.training.encoding import encoded
 from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.own import train_own
@@ -176,17 +176,17 @@ class Trainer:
             networks.payload_of(network, spec, payload)
             personal = networks.arrays_of(network, sets.personal)
         if company.amends or returned is not spec:
-            facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
+            facts["metrics"] = amend(company, spec, everything, payload, facts["metrics"])
+        sent = encoded(returned, everything, run) if work.encoding else None
         if work.validate_update:
-            if network is not None and company.amends:
+            if network is not None and (company.amends or sent):
                 put(network, places)  # what is returned is evaluated
             facts["evaluation"] = self.jobs.evaluate(app, task, arrays | personal | places)
         if personal:
             self._personal.keep(task, resident.spec.subset(sets.personal), personal)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
-        update = Update(
-            seal(returned, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
-        )
+        manifest, payload = sent or (seal(returned, payload), payload)
+        update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
             self._finished.keep(task, update)
         return update
@@ -291,27 +291,3 @@ class Trainer:
             scope.awaken()
             metrics = company.finish()
         return company, asdict(done) | {"seconds": seconds, "metrics": metrics}
-
-
-def _amend(
-    company: Company,
-    spec: ModelSpec,
-    places: Mapping[str, np.ndarray],
-    payload: np.ndarray,
-    metrics: dict[str, float],
-) -> dict[str, float]:
-    """Let plugins change an update in its place in the payload; return the metrics that go with it.
-
-    `spec` is that of the update itself; the auxiliary tensors that plugins return have places after it.
-    """
-    update = Returned({name: places[name] for name in spec.names}, spec.roles, metrics=metrics)
-    beside = company.amend(update, spec)
-    replaced = {name: array for name, array in update.tensors.items() if array is not places[name]} | beside
-    missing = [name for name in places if name not in update.tensors and name not in beside]
-    if missing:
-        raise Refused(f"the rule asks for auxiliary tensors, but no plugin returned {listed(missing)}")
-    # Copied first if they are parts of the payload itself: two tensors may have changed places.
-    separate = {n: a.copy() if np.may_share_memory(a, payload) else a for n, a in replaced.items()}
-    for name, array in separate.items():
-        places[name][...] = array
-    return update.metrics

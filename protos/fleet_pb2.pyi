@@ -590,6 +590,7 @@ class TrainWork(google.protobuf.message.Message):
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
     AUXILIARY_FIELD_NUMBER: builtins.int
+    ENCODING_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -624,6 +625,10 @@ class TrainWork(google.protobuf.message.Message):
 
     @property
     def auxiliary(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Auxiliary]: ...
+    @property
+    def encoding(self) -> global___LocalPlugin:
+        """how the update is sent; absent: as it is"""
+
     def __init__(
         self,
         *,
@@ -644,9 +649,10 @@ class TrainWork(google.protobuf.message.Message):
         keep_optimizer: builtins.bool = ...,
         source: global___LocalPlugin | None = ...,
         auxiliary: collections.abc.Iterable[global___Auxiliary] | None = ...,
+        encoding: global___LocalPlugin | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "personal_epochs", b"personal_epochs", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["encoding", b"encoding", "optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "personal_epochs", b"personal_epochs", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 

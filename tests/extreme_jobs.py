@@ -45,7 +45,7 @@ TEXTS = (
     "a" * 1000,
 )
 ODD: tuple[Any, ...] = (None, True, [], {}, "1", 1, 1.5, [1], {"kind": "x"})
-PARTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
+PARTS = ("pace", "sample", "local", "layers", "transfer", "weigh", "merge", "server", "evaluate")
 
 
 def nested(depth: int, of: str = "list") -> Any:

@@ -203,6 +203,7 @@ class JobSpec(Value):
     sample: PartSpec | None = None
     local: PartSpec | None = None
     layers: PartSpec | None = None
+    transfer: PartSpec | None = None
     weigh: PartSpec | None = None
     merge: PartSpec | None = None
     server: PartSpec | None = None

@@ -14,15 +14,17 @@ from hansa.common.values.errors import one_line
 from hansa.common.values.ids import NAME
 
 # The sections of a job file that are parts of a rule.
-POINTS = ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate")
+POINTS = ("pace", "sample", "local", "layers", "transfer", "weigh", "merge", "server", "evaluate")
 # How long sites train; a job file says it by `train.epochs`, `train.batches` or `train.until`.
 TRAIN = "train"
 RULE_POINTS = (*POINTS, TRAIN)
 LEARNERS_POINTS = ("learner", "batches")  # of a training task
+ENCODING = "encoding"  # of updates: learners encode, the controller decodes
 GROUP = "hansa.plugins"  # entry points of packages that provide plugins and rules
 USUAL: Mapping[str, Mapping[str, object]] = {  # the parts of a rule that does not name others
     "local": {"kind": "plain"},
     "layers": {"kind": "all"},
+    "transfer": {"kind": "none"},
     "evaluate": {"kind": "pooled"},
     TRAIN: {"kind": "epochs"},
 }
@@ -39,7 +41,9 @@ P = TypeVar("P", bound=type[Plugin])
 log = logging.getLogger(__name__)
 _discovered: dict[str, str] = {}  # the problem of each package, by its entry point; empty: none
 _contracts: dict[str, type[Plugin]] = {}  # the base class of each point's plugins
-_registry: dict[str, dict[str, type[Plugin]]] = {point: {} for point in (*RULE_POINTS, *LEARNERS_POINTS)}
+_registry: dict[str, dict[str, type[Plugin]]] = {
+    point: {} for point in (*RULE_POINTS, *LEARNERS_POINTS, ENCODING)
+}
 
 
 def contract(*points: str) -> Callable[[P], P]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 POINTS = (
     *("job-announced", "job-entered"),
-    *("update-received", "update-published", "update-journaled", "description-journaled"),
+    *("update-received", "update-encoded", "update-published", "update-journaled", "description-journaled"),
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),
     *("window-opened", "window-used"),

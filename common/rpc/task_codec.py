@@ -73,6 +73,8 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.auxiliary.extend(fleet.Auxiliary(**each.model_dump()) for each in work.auxiliary)
             if work.source is not None:
                 wire.train.source.MergeFrom(_plugin_to_wire(work.source))
+            if work.encoding is not None:
+                wire.train.encoding.MergeFrom(_plugin_to_wire(work.encoding))
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
@@ -112,6 +114,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
+                encoding=_plugin_from_wire(wire.train.encoding) if wire.train.HasField("encoding") else None,
                 auxiliary=tuple(_auxiliary_from_wire(each) for each in wire.train.auxiliary[: AUXILIARY + 1]),
             )
         case "evaluate":

@@ -100,3 +100,8 @@ def reference_key(job: JobId) -> ModelKey:
 def update_key(task: TaskId) -> ModelKey:
     """Return the key of the update that results from a task."""
     return ModelKey(f"{job_of(task)}/u{task.rpartition('-')[2]}")
+
+
+def sent_key(task: TaskId) -> ModelKey:
+    """Return the key of an encoded update, as it was sent, until it is decoded."""
+    return ModelKey(f"{update_key(task)}.sent")

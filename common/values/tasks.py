@@ -68,6 +68,8 @@ class Train(Value):
     keep_optimizer: bool = False  # continue with the optimizer's state after the site's last task of the job
     # The plugin that composes the batches; None: epochs in random order.
     source: LocalPluginSpec | None = None
+    # How the update is sent; None: as it is.
+    encoding: LocalPluginSpec | None = None
     auxiliary: tuple[AuxiliarySpec, ...] = Field((), max_length=AUXILIARY)  # tensors beside the model
 
 

@@ -75,7 +75,8 @@ class UpdateArrived(_Event):
     task: TaskId
     site: SiteName
     facts: UpdateFacts
-    digest: str
+    digest: str  # of what was sent
+    decoded: str = ""  # of what is stored, if the update was sent in an encoding
     tensors: int
     outline: Outline | None = None  # of version 0, if the rule needs it
     averaged: bool = True  # version 0 has parameters that are averaged

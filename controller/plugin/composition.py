@@ -32,6 +32,7 @@ class Composition:
     sample: Sampler[Any]
     local: Policy[Any]
     layers: Policy[Any]
+    transfer: Policy[Any]
     train: Duration[Any]
     weigh: Weigher[Any]
     merge: Aggregator[Any]
@@ -41,7 +42,7 @@ class Composition:
     @cached_property
     def policies(self) -> tuple[Policy[Any], ...]:
         """The parts that shape training tasks, in the order in which they are asked."""
-        return self.local, self.layers, self.train
+        return self.local, self.layers, self.transfer, self.train
 
     @cached_property
     def parts(self) -> dict[str, Part[Any]]:

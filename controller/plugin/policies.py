@@ -12,7 +12,7 @@ from hansa.controller.plugin.parts import Part, S
 from hansa.controller.plugin.view import Contribution, View
 
 
-@contract("local", "layers")
+@contract("local", "layers", "transfer")
 class Policy(Part[S], Generic[S]):
     """Shapes training tasks: which tensors to train, for how long, with which plugins of the learner."""
 

@@ -19,7 +19,7 @@ class Contribution(Value):
 
     task: Task
     model: ModelKey
-    digest: str
+    digest: str  # of the update as it is stored
     facts: UpdateFacts
     # The following are known only when it is weighed.
     reports: Mapping[SiteName, Evaluation] = {}  # other sites' evaluations, if the weigher asked for them

@@ -4,6 +4,7 @@ Installed packages register theirs through the entry point group `hansa.plugins`
 """
 
 from hansa.common.plugins.registry import discover
+from hansa.controller import encodings
 from hansa.controller.evaluation import plans
 from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
@@ -35,6 +36,7 @@ __all__ = [
     "asynchronous",
     "divide",
     "dvw",
+    "encodings",
     "fedasync",
     "fedavg",
     "fedbn",

@@ -5,12 +5,14 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
+from hansa.common.encodings import encoding_of
+from hansa.common.encodings.model import encoded_spec
 from hansa.common.models.auxiliary import require_first, with_auxiliary
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest, require_fit
 from hansa.common.process import faults
-from hansa.common.values.errors import Broken, NotFound, Refused, Rejected, Stale, Unoffered
+from hansa.common.values.errors import Broken, NotFound, PluginFailed, Refused, Rejected, Stale, Unoffered
 from hansa.common.values.ids import SiteName, TaskId, job_of, update_key
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import UpdateFacts
@@ -24,7 +26,8 @@ from hansa.controller.transfers.descriptions import describe, is_description
 from hansa.controller.transfers.gate import Gate
 from hansa.controller.transfers.manifests import Manifests
 from hansa.controller.transfers.quarantine import Quarantine
-from hansa.controller.transfers.uploads import Upload, Uploads
+from hansa.controller.transfers.uploads import Encoded, Upload, Uploads
+from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.workers import Workers
 
 NOT_STORED = "an update could not be stored"
@@ -70,14 +73,14 @@ class Intake:
         if is_description(runner, task):
             return 0, await describe(runner, task, manifest, facts, self._manifests, self.quarantine)
         if upload is None or upload.manifest != manifest:
-            check = await self._check_offer(runner, task, manifest)
+            check, encoded = await self._check_offer(runner, task, manifest)
             newest = self._uploads.get(task_id)
             if newest is not upload or (upload and upload.commit):  # another offer or frames came meanwhile
                 return await self.offer(site, task_id, manifest, facts)
             runner.open_task(task_id, site)  # it may have ended meanwhile
             self._uploads.discard(task_id)
             place = self._gate.place(site, check.sealer.layout.size)
-            upload = Upload(task, manifest, facts, check, place)
+            upload = Upload(task, manifest, facts, check, place, encoded)
             self._uploads.enter(upload)
         else:
             await upload.settle()  # frames that came over a stuck connection need not be sent again
@@ -165,11 +168,15 @@ class Intake:
 
     @contextmanager
     def _ending(self, runner: JobRunner, why: str) -> Iterator[None]:
-        """End a job whose models the store has lost or cannot keep: its sites would try for ever."""
+        """End a job whose models the store has lost or cannot keep, or whose encoding fails.
+
+        Its sites would try for ever.
+        """
         try:
             yield
-        except (NotFound, Broken) as error:
-            runner.post(ev.EngineFailed(at=runner.now(), reason=f"{why}: {error}"))
+        except (NotFound, Broken, PluginFailed) as error:
+            reason = str(error) if isinstance(error, PluginFailed) else f"{why}: {error}"
+            runner.post(ev.EngineFailed(at=runner.now(), reason=reason))
             raise
 
     async def _enter(self, runner: JobRunner, upload: Upload, rest: deque[bytes]) -> Receipt:
@@ -179,6 +186,7 @@ class Intake:
             runner.open_task(task.id, task.site)
             faults.reach("update-received")
             await self._workers.io(upload.finish, self._store, rest)
+            decoded = await self._decode(runner, upload) if upload.encoded else ""
             faults.reach("update-published")
         except BaseException:
             self._uploads.throw_away(upload)
@@ -191,6 +199,7 @@ class Intake:
             site=task.site,
             facts=_facts(upload),
             digest=upload.manifest.digest.hex(),
+            decoded=decoded,
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
             averaged=upload.manifest.spec.is_averaged,
@@ -204,7 +213,26 @@ class Intake:
         assert receipt is not None, "an update that was accepted has a receipt"
         return receipt
 
-    async def _check_offer(self, runner: JobRunner, task: Task, manifest: Manifest) -> FrameCheck:
+    async def _decode(self, runner: JobRunner, upload: Upload) -> str:
+        """Store what an encoded update stands for in place of what was sent; return its digest."""
+        faults.reach("update-encoded")
+        drafts = Drafts(self._store)
+        try:
+            manifest = await self._workers.compute(upload.decode, self._store, drafts)
+        except Exception as error:
+            await self._workers.io(drafts.discard)
+            await self._workers.io(self._store.delete, upload.key)
+            if isinstance(error, NotFound):  # the model that it started from is kept only until its task ends
+                runner.open_task(upload.task.id, upload.task.site)
+            raise
+        await self._workers.io(self._store.delete, upload.key)
+        return manifest.digest.hex()
+
+    async def _check_offer(
+        self, runner: JobRunner, task: Task, manifest: Manifest
+    ) -> tuple[FrameCheck, Encoded | None]:
+        """Refuse an update that its task does not ask for; return how frames are checked and decoded."""
+        encoded = None
         try:
             check_manifest(manifest)
             if isinstance(task.work, Train):
@@ -212,13 +240,17 @@ class Intake:
                     wanted = (await self._manifests.read(task.models[0])).spec.own
                 if task.work.tensors:
                     wanted = wanted.subset(task.work.tensors)
-                beside = [each.name for each in task.work.auxiliary if each.up]
-                require_fit(with_auxiliary(wanted, beside), manifest.spec)
+                wanted = with_auxiliary(wanted, [each.name for each in task.work.auxiliary if each.up])
+                if task.work.encoding is not None:
+                    encoded = Encoded(encoding_of(task.work.encoding), wanted)
+                    with self._ending(runner, "an encoding failed"):
+                        wanted = encoded_spec(encoded.encoding, wanted)
+                require_fit(wanted, manifest.spec)
             elif isinstance(task.work, Init):
                 require_first(manifest, [each.name for each in runner.machine.rule.auxiliary])
             else:
                 raise Refused(f"task {task.id} does not ask for a model")
-            return FrameCheck(manifest)
+            return FrameCheck(manifest), encoded
         except Rejected as error:
             self._uploads.discard(task.id)
             await self.quarantine.put(runner, task, str(error))

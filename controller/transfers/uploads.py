@@ -9,17 +9,28 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from hansa.common.encodings.contract import Encoding
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.values.errors import Stale
-from hansa.common.values.ids import TaskId, update_key
+from hansa.common.values.ids import ModelKey, TaskId, sent_key, update_key
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.transfers.gate import Place
+from hansa.controller.work.decode import decode
+from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.workers import Workers
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The encoding that an update is sent in, and its tensors before they were encoded."""
+
+    encoding: Encoding
+    spec: ModelSpec
 
 
 @dataclass
@@ -31,6 +42,7 @@ class Upload:
     facts: UpdateFacts
     check: FrameCheck
     place: Place  # at the gate, entered with the offer: until then the site sends nothing
+    encoded: Encoded | None = None  # None: what is sent is what is stored
     draft: Draft | None = None  # begun with the first frames
     conveyor: Conveyor[bytes] | None = None  # of the newest connection
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -42,6 +54,11 @@ class Upload:
         """Whether its frames are being processed."""
         return bool(self.conveyor and self.conveyor.busy) or bool(self.commit and not self.commit.done())
 
+    @property
+    def key(self) -> ModelKey:
+        """The key of what is sent."""
+        return sent_key(self.task.id) if self.encoded else update_key(self.task.id)
+
     async def settle(self) -> None:
         """Wait until no worker thread handles frames of an earlier connection."""
         if self.conveyor:
@@ -50,7 +67,7 @@ class Upload:
     def keep(self, store: Store, batch: deque[bytes]) -> None:
         """Store and check frames, on a worker thread; processed frames are removed from the batch."""
         if self.draft is None:
-            self.draft = store.draft(update_key(self.task.id), self.manifest.spec)
+            self.draft = store.draft(self.key, self.manifest.spec)
         while batch:
             if not self.check.complete:  # else the check will say that there are too many
                 self.draft.write(self.check.next, batch[0])  # may be repeated if the store was unavailable
@@ -63,6 +80,12 @@ class Upload:
         self.check.finish()  # a broken connection may have hidden an error
         assert self.draft is not None
         self.draft.publish(self.manifest, self.check.sealer.peaks)
+
+    def decode(self, store: Store, drafts: Drafts) -> Manifest:
+        """Publish what an encoded update stands for, on a worker thread."""
+        assert self.encoded is not None
+        models, key = self.task.models, update_key(self.task.id)
+        return decode(store, self.encoded.encoding, self.encoded.spec, self.key, models, key, drafts)
 
 
 class Uploads:

@@ -6,7 +6,7 @@ updates. Everything that receipts do not cover (the specification, metrics, time
 digests in the audit log.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.auxiliary import Beside
 from hansa.controller.community.merge import make
 from hansa.controller.community.reading import Means
+from hansa.controller.engine.events import UpdateArrived
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Merge
 from hansa.controller.jobs.records import NO_EVENTS, read_spec, replay
@@ -56,24 +57,26 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
     machine = Machine(record.id, spec, composed_again(spec), record.at)
     machine.start()
     findings: list[Finding] = []
-    receipts: list[Receipt] = []
+    receipts = 0
+    updates: dict[ModelKey, str] = {}  # digests of updates as they are stored
     entries = backends.journal.entries(record.id)
     merge: Merge | None = None  # that made the newest version
     for entry in entries:
         plan = machine.state.plan
         try:
-            replay(machine, entry)
+            event = replay(machine, entry)
         except Broken as error:
             findings.append(Finding(f"journal entry {entry.sequence}", str(error)))
             break
         if plan is not None and plan.version == machine.state.version:
             merge = plan
         findings += _check_receipt(entry, machine.issued)
-        if machine.issued:
-            receipts.append(machine.issued)
+        receipts += machine.issued is not None
+        if isinstance(event, UpdateArrived):
+            updates[update_key(event.task)] = event.decoded or event.digest
     if not entries and set(backends.store.keys(f"{record.id}/")) - {reference_key(record.id)}:
         findings.append(Finding("journal", NO_EVENTS))
-    model_findings = list(_check_models(backends.store, machine, receipts, merge))
+    model_findings = list(_check_models(backends.store, machine, updates, merge))
     newest = entries[-1].sequence if entries else 0
     if model_findings and backends.journal.entries(record.id, newest):  # models were replaced meanwhile
         raise Refused(
@@ -82,7 +85,7 @@ def verify(backends: Backends, record: JobRecord) -> tuple[Machine, int, list[Fi
         )
     findings += model_findings
     findings += [Finding("audit log", fault) for fault in check_job(backends.journal, record)]
-    return machine, len(receipts), findings
+    return machine, receipts, findings
 
 
 def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
@@ -103,14 +106,14 @@ def _check_receipt(entry: Entry, issued: Receipt | None) -> Iterator[Finding]:
 
 
 def _check_models(
-    store: Store, machine: Machine, receipts: list[Receipt], merge: Merge | None
+    store: Store, machine: Machine, updates: Mapping[ModelKey, str], merge: Merge | None
 ) -> Iterator[Finding]:
     """Check every model that the job still needs, then compute the newest community model again."""
     current = machine.state.current
     if current is None:
         return
     sound = True
-    for key, digest in sorted(_digests(machine, current, receipts).items()):
+    for key, digest in sorted(_digests(machine, current, updates).items()):
         for finding in _check_model(store, key, digest):
             sound = False
             yield finding
@@ -121,10 +124,10 @@ def _check_models(
             yield _lost(f"model {current}", error)
 
 
-def _digests(machine: Machine, current: ModelKey, receipts: list[Receipt]) -> dict[ModelKey, str]:
+def _digests(machine: Machine, current: ModelKey, updates: Mapping[ModelKey, str]) -> dict[ModelKey, str]:
     """Return the digest that each model must have, for all models that the job still needs."""
     state = machine.state
-    recorded = {update_key(receipt.task): receipt.digest for receipt in receipts if receipt.task}
+    recorded = {**updates}
     recorded |= {community_key(machine.job, record.version): record.stored_digest for record in state.history}
     digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
     digests |= state.basis | {current: state.history[-1].stored_digest}

@@ -45,6 +45,10 @@ class Workers:
         """Run something that reads or writes the store; it is run again while the store is unavailable."""
         return await self._insist(self._io, work, *args)
 
+    async def compute(self, work: Callable[..., T], *args: object) -> T:
+        """Run arithmetic over stored models; it is run again while the store is unavailable."""
+        return await self._insist(self.arithmetic, work, *args)
+
     async def journal(self, work: Callable[..., T], *args: object) -> T:
         """Run something that reads or writes the journal: one call at a time, in order."""
         return await self._insist(self._journal, work, *args)

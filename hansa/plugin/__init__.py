@@ -8,10 +8,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hansa.common.encodings.contract import Encoding, Piece
     from hansa.common.job.spec import JobSpec, Problem
     from hansa.common.models.model import Role
     from hansa.common.plugins.registry import Plugin, Rule, add_rule, register, rules
-    from hansa.common.values.errors import Stale
+    from hansa.common.values.errors import Rejected, Stale
     from hansa.common.values.history import Finding, Score
     from hansa.common.values.ids import ModelKey, SiteName, TaskId
     from hansa.common.values.results import Evaluation, UpdateFacts
@@ -61,6 +62,10 @@ if TYPE_CHECKING:
     from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
+    "common.encodings.contract": (
+        "Encoding",
+        "Piece",
+    ),
     "common.job.spec": (
         "JobSpec",
         "Problem",
@@ -73,7 +78,7 @@ _HOMES = {
         "register",
         "rules",
     ),
-    "common.values.errors": ("Stale",),
+    "common.values.errors": ("Rejected", "Stale"),
     "common.values.history": (
         "Finding",
         "Score",
@@ -160,6 +165,7 @@ __all__ = [
     "Coordinatewise",
     "Draw",
     "Duration",
+    "Encoding",
     "EvalPlan",
     "EvalRequest",
     "Evaluation",
@@ -181,11 +187,13 @@ __all__ = [
     "Outline",
     "Pacer",
     "Part",
+    "Piece",
     "Plugin",
     "Policy",
     "Prepare",
     "ProbeRun",
     "Problem",
+    "Rejected",
     "Release",
     "Remembering",
     "Returned",

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from hansa.common.job.spec import JobSpec
-from hansa.common.plugins.registry import LEARNERS_POINTS, RULE_POINTS, Plugin, rules
+from hansa.common.plugins.registry import ENCODING, LEARNERS_POINTS, RULE_POINTS, Plugin, rules
 from hansa.common.plugins.testing import ContractBroken, is_a_frozen_value
 
 __all__ = ["ContractBroken", "check", "check_rule", "checks_of"]
 
 
 def check(plugin: Plugin) -> None:
-    """Run all checks over a plugin, of a controller or of a learner."""
+    """Run all checks over a plugin: of a controller, of a learner, or an encoding."""
     for each in checks_of(plugin):
         each(plugin)
 
@@ -28,6 +28,10 @@ def check(plugin: Plugin) -> None:
 def checks_of(plugin: Plugin) -> list[Callable[[Any], None]]:
     """Return the checks that a plugin must pass, by the point that it fills."""
     is_a_frozen_value(plugin)  # registered as what it is: the others depend on it
+    if plugin.point == ENCODING:
+        from hansa.common.encodings import testing as encodings
+
+        return [is_a_frozen_value, *encodings.CHECKS]
     if plugin.point in LEARNERS_POINTS:
         from hansa.learner.plugins import testing as learners
 

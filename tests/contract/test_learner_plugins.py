@@ -13,7 +13,7 @@ from hansa.common.methods.adaptive import ADAPTIVE
 from hansa.common.methods.importance import IMPORTANCE
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins import registry as plugins
-from hansa.common.plugins.registry import LEARNERS_POINTS, Plugin
+from hansa.common.plugins.registry import ENCODING, LEARNERS_POINTS, Plugin
 from hansa.learner.plugins.testing import APP, data, network, run_of, state, trained_by, work
 from hansa.plugin.testing import checks_of
 from tests.unit.learner import local_parts
@@ -29,7 +29,7 @@ def everywhere() -> list[Any]:
     """Return each plugin with each of its checks, except for the odd plugins that some tests register."""
     usual = [
         (kind, cls)
-        for point in LEARNERS_POINTS
+        for point in (*LEARNERS_POINTS, ENCODING)
         for kind, cls in sorted(plugins.kinds(point).items())
         if not cls.__module__.startswith("tests.") or cls.__module__ == local_parts.__name__
     ]

@@ -176,7 +176,8 @@ PAGE = (Path(__file__).resolve().parents[2] / "docs" / "adding-a-rule.md").read_
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 RUN = """
 test_the_power_weigher_keeps_its_contract()
-for plugin in (Clip(), Clipped(), LocalMomentum(), ClippedAndNoisy(), PrivateStep()):
+plugins = (Clip(), Clipped(), LocalMomentum(), ClippedAndNoisy(), PrivateStep(), Sign(), Signs())
+for plugin in plugins:
     check(plugin)
 check_rule("tempered")
 check_rule("dp-fedavg")

@@ -94,7 +94,7 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
     assert wanted <= {spec.rule for spec in jobs.values()}
     for name, spec in jobs.items():
         assert spec.name == f"fashion-{name}"
-        assert name in (spec.rule, "equal", "power-of-choice")
+        assert name in (spec.rule, "equal", "compressed", "power-of-choice")
         rounds = compose(spec).pace.rounds_asked()
         window = compose(spec).train
         if isinstance(window, Window):

@@ -10,14 +10,12 @@ from tests.redis_server import free_port
 from tests.support import install
 
 PAGE = (ROOT / "docs" / "adding-a-rule.md").read_text()
-EXAMPLE = next(
-    block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "class Clip(" in block
-)
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def installed(folder: Path) -> str:
-    """Install the example; return the path to be searched."""
-    install(folder, "clip_rule", EXAMPLE)
+def installed(folder: Path, name: str = "Clip") -> str:
+    """Install the example with a class of this name; return the path to be searched."""
+    install(folder, f"{name.lower()}_rule", next(block for block in BLOCKS if f"class {name}(" in block))
     return os.pathsep.join((str(ROOT), str(folder)))
 
 
@@ -59,3 +57,18 @@ def test_a_site_without_the_package_says_so(scene: Site) -> None:
         )
     finally:
         assert scene.cli("controller", "stop", "--state", state).returncode == 0
+
+
+def test_a_package_brings_an_encoding_of_updates(tmp_path: Path) -> None:
+    path = installed(tmp_path / "packages", "Sign")
+    job = str(ROOT / "examples" / "digits" / "job.yaml")
+    sent = {}
+    for kind in ("none", "sign"):
+        out = tmp_path / kind
+        words = ("--set", "pace.rounds=3", "--set", f"transfer.kind={kind}", "--out", str(out))
+        done = hansa("run", job, *words, cwd=ROOT, PYTHONPATH=path)
+        assert done.returncode == 0, done.stdout + done.stderr
+        history = json.loads((out / "report.json").read_text())["history"]
+        assert len(history) == 4
+        sent[kind] = history[-1]["bytes_up"]
+    assert 15 < sent["none"] / sent["sign"] < 32  # it is a small model: padding shows

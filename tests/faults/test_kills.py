@@ -266,3 +266,17 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
     assert [len(federation.leftovers(job)) for job in jobs] == [4] * len(
         jobs
     )  # the last model and three updates
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("federation", ["disk", "redis"], indirect=True)
+def test_encoded_updates_survive_a_kill_at_every_named_point(federation: Federation) -> None:
+    """What was sent, what it stands for and what the site keeps of it: the same models, bit for bit."""
+    victims = {
+        "controller": ("update-received", "update-encoded", "update-published", "update-journaled"),
+        "learner-b": ("task-taken", "state-kept", "task-trained", "task-offered", "task-uploaded"),
+    }
+    transfer = "transfer={kind: topk, share: 0.1}"
+    job = storm(federation, victims, "--set", transfer, "--set", "pace.rounds=30")
+    assert len(federation.leftovers(job)) == 4  # the last model and the three updates it is made of
+    assert federation.kills == 9

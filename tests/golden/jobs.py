@@ -87,6 +87,20 @@ DIVIDED: Family = {
     ),
     "divide and travel": _travel(layers={"kind": "divide", "prepass": 0, "split": 1, "decay": 0.5}),
 }
+ENCODED: Family = {
+    "fedavg in half precision": _job("fedavg", transfer={"kind": "float16"}),
+    "fedavg in eight bits": _job("fedavg", sample=SOME, transfer={"kind": "int8"}, survey=GLOBAL),
+    "fedavg of the largest differences": _job("fedavg", transfer={"kind": "topk", "share": 0.1}),
+    "the largest differences without feedback": _job(
+        "fedavg", transfer={"kind": "topk", "share": 0.1, "feedback": False}
+    ),
+    "fedadam in eight bits": _job("fedadam", transfer={"kind": "int8"}),
+    "sync-dvw of the largest differences": _job("sync-dvw", 3, transfer={"kind": "topk", "share": 0.3}),
+    "divide in eight bits": _job(
+        "divide", 4, layers={"prepass": 0, "split": 1, "decay": 0.5}, transfer={"kind": "int8"}
+    ),
+    "radfed in half precision": _travel(transfer={"kind": "float16"}),
+}
 STATISTICS: Family = {
     "means of variances": _job("fedavg", sample=SOME),
     "pooled variances": _job("fedavg", merge={"kind": "mean", "bn": "pooled"}),
@@ -141,6 +155,7 @@ PORTABLE: dict[str, tuple[str, Family]] = {
     "windows": (PLAIN, WINDOWS),
     "travelling": (PLAIN, TRAVELLING),
     "divided": (PLAIN, DIVIDED),
+    "encoded": (PLAIN, ENCODED),
     "statistics": (LIGHT, STATISTICS),
     "personal": (FIXED, OWN),
 }

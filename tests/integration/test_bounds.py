@@ -279,7 +279,7 @@ def texts() -> Iterator[tuple[str, Any]]:
     bad = "\ud800"
     for name in ("name", "app", "rule", "init", "reference", "operator"):
         yield name, {name: bad}
-    for point in ("pace", "sample", "local", "layers", "weigh", "merge", "server", "evaluate"):
+    for point in ("pace", "sample", "local", "layers", "transfer", "weigh", "merge", "server", "evaluate"):
         yield f"{point}.kind", {point: {"kind": bad}}
         yield point, {point: {bad: 1}}
     yield "sites.names.0", {"sites": {"names": [bad]}}

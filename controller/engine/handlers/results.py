@@ -28,7 +28,10 @@ def take_update(job: Job, event: events.UpdateArrived) -> list[Effect]:
         effects += gathering.proceed_from_first_model(job, event.at)
     else:
         contribution = Contribution(
-            task=task, model=update_key(task.id), digest=event.digest, facts=event.facts
+            task=task,
+            model=update_key(task.id),
+            digest=event.decoded or event.digest,
+            facts=event.facts,
         )
         effects = _take_contribution(job, contribution, event.at)
     receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
-from hansa.common.plugins.registry import LEARNERS_POINTS, RULE_POINTS, contracts
+from hansa.common.plugins.registry import ENCODING, LEARNERS_POINTS, RULE_POINTS, contracts
 
 ROOT = Path(__file__).resolve().parents[3]
 PUBLIC = ("hansa", "hansa.data", "hansa.plugin", "hansa.plugin.testing", "hansa.trial")
@@ -90,7 +90,7 @@ def test_all_that_contracts_speak_of_is_public() -> None:
     import hansa.plugin as public
 
     known = {id(getattr(public, name)) for name in public.__all__}
-    for point in (*RULE_POINTS, *LEARNERS_POINTS):
+    for point in (*RULE_POINTS, *LEARNERS_POINTS, ENCODING):
         for contract in contracts()[point].__mro__:
             if contract.__module__.startswith("hansa.") and "[" not in contract.__name__:
                 for each in spoken(contract):
@@ -101,5 +101,5 @@ def test_the_class_that_plugins_of_a_point_are_derived_from_is_public() -> None:
     import hansa.plugin as public
 
     exported = [getattr(public, name) for name in public.__all__]  # which loads them
-    for point in (*RULE_POINTS, *LEARNERS_POINTS):
+    for point in (*RULE_POINTS, *LEARNERS_POINTS, ENCODING):
         assert contracts()[point] in exported, point

@@ -97,6 +97,7 @@ def _train(**fields: Any) -> Train:
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(optimizer={"kind": "adam", "lr": 1e-3, "amsgrad": True}, keep_optimizer=True),
         _train(source=LocalPluginSpec(name="balanced", args={"by": "class"})),
+        _train(encoding=LocalPluginSpec(name="topk", args={"share": 0.1})),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
         Evaluate(model=ModelKey("j1/v3"), version=3),
         Evaluate(model=ModelKey("j1/u7"), version=3, validation=True),

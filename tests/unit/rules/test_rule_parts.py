@@ -230,6 +230,7 @@ def test_rules_are_composed_as_specified() -> None:
         name: " ".join(parts[point].kind for point in points) for name, parts in composed.items()
     } == COMPOSED
     assert {parts["evaluate"].kind for parts in composed.values()} == {"pooled"}
+    assert {parts["transfer"].kind for parts in composed.values()} == {"none"}
 
 
 def test_tasks_have_the_epochs_of_the_rule_unless_the_job_says_otherwise() -> None:

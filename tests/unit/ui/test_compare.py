@@ -261,7 +261,7 @@ def test_central_training_has_the_same_steps_over_the_batches_of_all_sites(
     travels = spec.rule == "radfed" and batches
     assert rule.pace.model_dump().get("hops") == (4 if travels else None)
     plain = compose(JobSpec(app="app.py:app")).parts
-    for point in ("sample", "local", "layers", "merge", "server"):
+    for point in ("sample", "local", "layers", "transfer", "merge", "server"):
         assert rule.parts[point] == plain[point]
     assert made.evaluate == spec.evaluate
 
