@@ -78,6 +78,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.evaluate.base = work.base or ""
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
+            wire.evaluate.own_model = work.own_model
     return wire
 
 
@@ -120,6 +121,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 base=_key(wire.evaluate.base) if wire.evaluate.base else None,
                 version=wire.evaluate.version,
                 validation=wire.evaluate.validation,
+                own_model=wire.evaluate.own_model,
             )
         case _:
             raise InvalidInput("the task has no work")

@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError
 
 from hansa.common.job.check import describe
+from hansa.common.methods.ditto import DITTO
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
 from hansa.common.values.sizes import parse_size, size_text
@@ -72,9 +73,14 @@ def _refusal(task: Task, objection: str) -> Forbidden:
 
 def _epochs(work: Train, examples: int) -> float:
     if not (work.steps or work.batches):
-        return work.personal_epochs + work.epochs
+        return work.personal_epochs + work.epochs + _epochs_on_own_model(work)
     epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
     return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
+
+
+def _epochs_on_own_model(work: Train) -> int:
+    epochs = [plugin.args.get("epochs") for plugin in work.plugins if plugin.name == DITTO]
+    return sum(each for each in epochs if isinstance(each, int))  # the plugin refuses anything else
 
 
 FREE = Policy(redistribute=True)  # the policy of a site without a policy file
