@@ -61,7 +61,7 @@ class Policy(Value):
         if terms.redistributes and not self.redistribute:
             return "its rule would show this site's own model to other sites"
         if self.max_epochs is not None and isinstance(task.work, Train):
-            asked = _epochs(task.work, examples)
+            asked = _epochs(task.work, examples) + _epochs_on_own_model(task.work)
             if asked > self.max_epochs:
                 return f"it asks for {asked:g} epochs, and at most {self.max_epochs:g} are allowed"
         return None
@@ -73,7 +73,7 @@ def _refusal(task: Task, objection: str) -> Forbidden:
 
 def _epochs(work: Train, examples: int) -> float:
     if not (work.steps or work.batches):
-        return work.personal_epochs + work.epochs + _epochs_on_own_model(work)
+        return work.personal_epochs + work.epochs
     epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
     return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
 

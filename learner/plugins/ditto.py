@@ -33,7 +33,7 @@ class OwnModel(LocalPlugin[Pull | None], Ditto):
         update = _copied(run)
         # A network is in training mode here, except for what is frozen: there is nothing to awaken.
         hooks = Hooks(pull=held, awaken=lambda: None)
-        work = run.work.model_copy(update={"epochs": self.epochs})
+        work = run.work.model_copy(update={"epochs": self.epochs, "steps": 0})
         seed = run.rng(DITTO).initial_seed()
         try:
             put(run.model, run.own_model or run.anchor)
