@@ -12,6 +12,7 @@ from hansa.common.app import App
 from hansa.common.methods.ditto import DITTO
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp
+from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.learner.plugins.contract import Returned
@@ -121,9 +122,11 @@ def test_without_a_pull_it_is_local_training_alone() -> None:
         module.train()
         for _ in range(3):
             order = torch.randperm(len(examples), generator=generator)
-            for rows in order.split(5):
+            for start in range(0, len(examples), 5):
+                rows = order[start : start + 5]
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(module(examples.x[rows]), examples.y[rows]).backward()
+                loss = nn.functional.cross_entropy(module(examples.x[rows]), examples.y[rows])
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     assert same(second, arrays_of(module))
 
@@ -159,7 +162,10 @@ def test_frozen_layers_stay_as_they_are_and_asleep() -> None:
 
 def test_an_app_that_trains_by_itself_is_refused_with_the_reason() -> None:
     own = App(
-        model=dict, train=lambda arrays, _: arrays, evaluate=lambda *_: {"loss": 1.0}, task="regression"
+        model=dict,
+        train=lambda arrays, _: arrays,
+        evaluate=lambda *_: Evaluation(n=0, loss_sum=0),
+        task="regression",
     )
     with pytest.raises(
         InvalidApp, match="local ditto: the app trains by a function of its own, which cannot be"
