@@ -70,16 +70,33 @@ class Evaluator(SiteDaemon):
         resident = prepared.resident
         resident.require(task)
         personal = self._personal.committed(task.job) if resident.sets.personal else None
-        evaluation = self._measure(app, task, prepared, arrays | own_tensors(resident, personal))
-        return evaluation.model_copy(update={"personal": personal.task}) if personal else evaluation
+        model = arrays | own_tensors(resident, personal)
+        evaluation = self._measure(app, task, prepared, model, task.local_statistics)
+        if personal:
+            return evaluation.model_copy(update={"personal": personal.task})
+        assert isinstance(task.work, Evaluate)
+        return self._with_own_model(app, task, prepared, evaluation) if task.work.own_model else evaluation
 
-    def _measure(self, app: App, task: Task, prepared: Prepared, arrays: dict[str, np.ndarray]) -> Evaluation:
-        """Evaluate a model with the tensors of it that stay at the site."""
+    def _with_own_model(self, app: App, task: Task, prepared: Prepared, evaluation: Evaluation) -> Evaluation:
+        """Add an evaluation of the site's own model, which begins as the community's."""
+        own = self._personal.committed(task.job)
+        if own is None:
+            return evaluation.model_copy(update={"own_model": evaluation})
+        own_evaluation = self._measure(app, task, prepared, dict(own.arrays), estimates=False)
+        return evaluation.model_copy(update={"own_model": own_evaluation, "personal": own.task})
+
+    def _measure(
+        self, app: App, task: Task, prepared: Prepared, arrays: dict[str, np.ndarray], estimates: bool
+    ) -> Evaluation:
+        """Evaluate a model with the tensors of it that stay at the site.
+
+        `estimates` says whether its batch-norm statistics are estimated from the site's data.
+        """
         if app.evaluate is not None:
             return app.measured({**(prepared.network or {}), **arrays}, prepared.examples)
         assert prepared.tensors is not None
         load(prepared.network, arrays, prepared.resident.sets.backbone)
-        if task.local_statistics:
+        if estimates:
             try:
                 estimate_statistics(prepared.network, self._training_tensors(app, task))
             except (

@@ -28,7 +28,7 @@ from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
 from hansa.learner.jobs import JobStock
-from hansa.learner.memory import finished, states
+from hansa.learner.memory import finished, own_model, states
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
@@ -184,6 +184,8 @@ class Trainer:
             facts["evaluation"] = self.jobs.evaluate(app, task, arrays | personal | places)
         if personal:
             self._personal.keep(task, resident.spec.subset(sets.personal), personal)
+        else:
+            own_model.keep(self._personal, task, run.own, base.spec.own, self._policy().require_room)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
@@ -194,8 +196,7 @@ class Trainer:
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
         self._windows.commit(task)
-        if not task.travel.whole:
-            self._personal.commit(task)
+        self._personal.commit(task)
         self._finished.drop(task.job)
 
     def _run(
@@ -232,6 +233,7 @@ class Trainer:
             pulse=committed,
             secret=secret,
             recollection=self._states.recall(task, work),
+            own=own_model.recall(self._personal, task, work),
         )
 
     def _train_own(

@@ -692,11 +692,14 @@ class EvaluateWork(google.protobuf.message.Message):
     MODEL_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
     VALIDATION_FIELD_NUMBER: builtins.int
+    OWN_MODEL_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     validation: builtins.bool
     """use the validation data, even if the evaluator has test data"""
+    own_model: builtins.bool
+    """evaluate the site's own model as well"""
     base: builtins.str
     """if not empty: the model is partial and replaces tensors of this one"""
     def __init__(
@@ -705,9 +708,10 @@ class EvaluateWork(google.protobuf.message.Message):
         model: builtins.str = ...,
         version: builtins.int = ...,
         validation: builtins.bool = ...,
+        own_model: builtins.bool = ...,
         base: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "model", b"model", "validation", b"validation", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "model", b"model", "own_model", b"own_model", "validation", b"validation", "version", b"version"]) -> None: ...
 
 global___EvaluateWork = EvaluateWork
 
@@ -1158,6 +1162,7 @@ class Evaluation(google.protobuf.message.Message):
     METRICS_FIELD_NUMBER: builtins.int
     PERSONAL_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
+    OWN_MODEL_FIELD_NUMBER: builtins.int
     n: builtins.int
     loss_sum: builtins.float
     classes: builtins.int
@@ -1176,6 +1181,10 @@ class Evaluation(google.protobuf.message.Message):
     def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """TP, FP, FN of each label, instead of a matrix, if an example may have several labels"""
 
+    @property
+    def own_model(self) -> global___Evaluation:
+        """of the site's own model on the same examples, if the task asked for it; it has none itself"""
+
     def __init__(
         self,
         *,
@@ -1186,8 +1195,10 @@ class Evaluation(google.protobuf.message.Message):
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         personal: builtins.str = ...,
         labels: collections.abc.Iterable[builtins.int] | None = ...,
+        own_model: global___Evaluation | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "personal", b"personal"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["own_model", b"own_model"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "personal", b"personal"]) -> None: ...
 
 global___Evaluation = Evaluation
 

@@ -127,7 +127,7 @@ class SitesSpec(Value):
 class TargetSpec(Value):
     """Stop as soon as a metric is good enough."""
 
-    metric: Literal["accuracy", "loss"]
+    metric: Literal["accuracy", "loss", "accuracy_personal", "loss_personal"]
     value: float
 
 

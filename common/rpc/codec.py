@@ -117,6 +117,7 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     """Encode an evaluation; without examples it has no counts."""
     confusion, labels = (evaluation.confusion, evaluation.labels) if evaluation.n else (Counts(), Counts())
+    own_model = evaluation.own_model
     return fleet.Evaluation(
         n=evaluation.n,
         loss_sum=evaluation.loss_sum,
@@ -125,6 +126,7 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
         metrics=evaluation.metrics,
         labels=labels.array().reshape(-1).tolist(),
         personal=evaluation.personal,
+        own_model=None if own_model is None else evaluation_to_wire(own_model),
     )
 
 
@@ -156,8 +158,10 @@ def outcome_from_wire(
     return evaluation_from_wire(wire.evaluation)
 
 
-def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
+def evaluation_from_wire(wire: fleet.Evaluation, nested: bool = False) -> Evaluation:
     """Decode an evaluation; raise ValueError if it is invalid."""
+    if nested and wire.HasField("own_model"):  # before ever more of them are read
+        raise ValueError("the evaluation of a site's own model has another one in it")
     if not wire.n and (wire.classes or wire.labels):  # there was nothing to count
         raise ValueError("a report of 0 examples has counts")
     if len(wire.confusion) != wire.classes**2:
@@ -171,6 +175,7 @@ def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
         labels=_table(wire.labels, 3),
         metrics=dict(wire.metrics),
         personal=wire.personal and identifier(wire.personal, "task"),
+        own_model=evaluation_from_wire(wire.own_model, nested=True) if wire.HasField("own_model") else None,
     )
 
 
@@ -180,6 +185,8 @@ def _table(cells: Sequence[int], columns: int) -> np.ndarray:
 
 def require_stated(wire: fleet.Evaluation, stated: Stated) -> None:
     """Refuse an evaluation that contradicts what its site has stated, before its counts are read."""
+    if wire.HasField("own_model"):
+        require_stated(wire.own_model, stated)
     if not wire.n and not wire.classes and not wire.labels:
         return
     if wire.classes not in stated.matrix:

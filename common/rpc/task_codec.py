@@ -80,6 +80,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.evaluate.base = work.base or ""
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
+            wire.evaluate.own_model = work.own_model
     return wire
 
 
@@ -123,6 +124,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 base=_key(wire.evaluate.base) if wire.evaluate.base else None,
                 version=wire.evaluate.version,
                 validation=wire.evaluate.validation,
+                own_model=wire.evaluate.own_model,
             )
         case _:
             raise InvalidInput("the task has no work")

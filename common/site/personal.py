@@ -78,11 +78,10 @@ class PersonalFolder:
             pending.unlink(missing_ok=True)
         personal = self.committed(task.job)
         if after and (personal is None or personal.task not in (after, task.id)):
-            known = f"those after task {personal.task}" if personal else "the app's initial values"
-            log.warning(
-                "job %s: the site's own tensors after task %s are lost; training goes on from %s",
-                *(task.job, after, known),
+            rest = (
+                f"training goes on from those after task {personal.task}" if personal else "they start anew"
             )
+            log.warning("job %s: the site's own tensors after task %s are lost; %s", *(task.job, after, rest))
         return personal
 
     def keep(self, task: Task, spec: ModelSpec, arrays: Arrays) -> None:

@@ -15,6 +15,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, ValidationError
 
 from hansa.common.job.check import describe
+from hansa.common.methods.ditto import DITTO
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
 from hansa.common.values.sizes import parse_size, size_text
@@ -60,7 +61,7 @@ class Policy(Value):
         if terms.redistributes and not self.redistribute:
             return "its rule would show this site's own model to other sites"
         if self.max_epochs is not None and isinstance(task.work, Train):
-            asked = _epochs(task.work, examples)
+            asked = _epochs(task.work, examples) + _epochs_on_own_model(task.work)
             if asked > self.max_epochs:
                 return f"it asks for {asked:g} epochs, and at most {self.max_epochs:g} are allowed"
         return None
@@ -75,6 +76,11 @@ def _epochs(work: Train, examples: int) -> float:
         return work.personal_epochs + work.epochs
     epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
     return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
+
+
+def _epochs_on_own_model(work: Train) -> int:
+    epochs = [plugin.args.get("epochs") for plugin in work.plugins if plugin.name == DITTO]
+    return sum(each for each in epochs if isinstance(each, int))  # the plugin refuses anything else
 
 
 FREE = Policy(redistribute=True)  # the policy of a site without a policy file

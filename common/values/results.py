@@ -22,6 +22,8 @@ from hansa.common.values.bounds import (
 from hansa.common.values.counts import Counts
 from hansa.common.values.ids import NAME, TaskId
 
+OWN = "_personal"  # the end of the names of metrics that are of sites' own models
+
 
 class Profile(Value):
     """Statistics of a site's training data, as sums, so that sites can be pooled exactly."""
@@ -51,7 +53,9 @@ class Evaluation(Value):
     confusion: Counts = Counts()  # row = true class; empty for regression
     labels: Counts = Counts()  # TP, FP and FN of each label; for multilabel tasks
     metrics: Mapping[str, float] = Field({}, max_length=METRICS)
-    personal: ShortText = ""  # the task that made the site's own tensors in the model; empty: none has yet
+    # The task that made the site's own tensors in the model, or its own model; empty: none has yet.
+    personal: ShortText = ""
+    own_model: "Evaluation | None" = None  # of the site's own model on the same examples, if it was asked for
 
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
@@ -60,6 +64,12 @@ class Evaluation(Value):
         for name in self.metrics:
             if not NAME.fullmatch(name) or name in taken:
                 raise ValueError(f"{name[:64]!r} cannot be the name of an app's metric")
+        return self
+
+    @model_validator(mode="after")
+    def _own_model_has_the_same_examples(self) -> "Evaluation":
+        if self.own_model is not None and (self.own_model.n != self.n or self.own_model.own_model):
+            raise ValueError(f"a site's own model is evaluated once, on the same {self.n} examples")
         return self
 
     @model_validator(mode="after")

@@ -90,6 +90,7 @@ class Evaluate(Value):
     base: ModelKey | None = None  # if set: the model is partial and replaces tensors of this one
     version: Long
     validation: bool = False  # use the validation data, even if the evaluator usually uses test data
+    own_model: bool = False  # evaluate the site's own model as well
 
 
 class Terms(Value):

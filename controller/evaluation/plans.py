@@ -9,7 +9,7 @@ from pydantic import Field
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.results import Evaluation
+from hansa.common.values.results import OWN, Evaluation
 from hansa.controller.evaluation.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
@@ -89,7 +89,8 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
     for name in sorted({name for report in reports for name in report.metrics} - metrics.keys()):
         holders = [report for report in reports if name in report.metrics]
         metrics[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
-    return metrics
+    of_own_models = pool([report.own_model for report in reports if report.own_model is not None])
+    return metrics | {f"{name}{OWN}": value for name, value in of_own_models.items()}
 
 
 def _shares(reports: Sequence[Evaluation]) -> dict[str, float]:

@@ -12,6 +12,7 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.bounds import AUXILIARY
 from hansa.common.values.errors import PluginFailed
+from hansa.common.values.results import OWN
 from hansa.common.values.training import LocalPluginSpec, Travel
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.auxiliary import Auxiliary
@@ -141,7 +142,15 @@ class Composition:
             part.begin()  # so that a failure shows now, and not once the job is durable
             return [*part.objections(spec, self), *self._against_auxiliary(part)]
 
-        return self._ask(against)
+        return [*self._ask(against), *self._against_target(spec)]
+
+    def _against_target(self, spec: JobSpec) -> list[Problem]:
+        """Refuse a target for models that the job does not have."""
+        target = spec.stop.target
+        if target is None or not target.metric.endswith(OWN) or self.own_models:
+            return []
+        why = f"sites have no models of their own beside the community's, so there is no {target.metric}"
+        return [(("stop", "target", "metric"), f"{why}; use local ditto")]
 
     def _against_auxiliary(self, part: Part[Any]) -> list[Problem]:
         """Return what is wrong with the auxiliary tensors of a part."""
@@ -168,6 +177,11 @@ class Composition:
     def local_statistics(self) -> bool:
         """Whether batch-norm statistics stay at the sites."""
         return any(policy.local_statistics for policy in self.policies)
+
+    @property
+    def own_models(self) -> bool:
+        """Whether each site trains a model of its own beside the community's."""
+        return any(policy.own_models for policy in self.policies)
 
     @property
     def travel(self) -> Travel:

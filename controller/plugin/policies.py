@@ -18,6 +18,7 @@ class Policy(Part[S], Generic[S]):
 
     local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites; each site has its own
     alternates: ClassVar[bool] = False  # rounds differ in the parameters that they train
+    own_models: ClassVar[bool] = False  # each site trains a model of its own beside the community's
 
     @property
     def travel(self) -> Travel:

@@ -10,6 +10,7 @@ from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     adaptive,
+    ditto,
     divide,
     dvw,
     fedasync,
@@ -34,6 +35,7 @@ from hansa.controller.rules import (
 __all__ = [
     "adaptive",
     "asynchronous",
+    "ditto",
     "divide",
     "dvw",
     "encodings",

@@ -71,6 +71,7 @@ class LocalRun(Course):
     # noise. A task that is done again gets the same numbers.
     secret: Callable[[str], np.random.Generator]
     recollection: Recollection = field(default_factory=Recollection)
+    own: Recollection = field(default_factory=Recollection)  # its arrays are the site's own model
 
     @property
     def memory(self) -> dict[str, JsonValue]:
@@ -81,6 +82,14 @@ class LocalRun(Course):
     def arrays(self) -> dict[str, np.ndarray]:
         """The same for arrays, of any size; begin their names with your plugin's name."""
         return self.recollection.state.arrays
+
+    @property
+    def own_model(self) -> dict[str, np.ndarray]:
+        """A model of the site's own beside the community's, with the same tensors; empty at first.
+
+        It is kept as arrays are. The site's evaluator can evaluate it, and `hansa learner model` writes it.
+        """
+        return self.own.state.arrays
 
     @property
     def lost(self) -> bool:

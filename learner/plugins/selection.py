@@ -27,7 +27,13 @@ from hansa.common.values.ids import NAME
 from hansa.common.values.tasks import Probe, Train
 from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.words import listed
-from hansa.learner.plugins import importance, proximal, scaffold, starting_loss  # noqa: F401 - registers them
+from hansa.learner.plugins import (  # noqa: F401 - registers them
+    ditto,
+    importance,
+    proximal,
+    scaffold,
+    starting_loss,
+)
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 from hansa.learner.training import batches  # noqa: F401 - registers it

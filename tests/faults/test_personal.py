@@ -1,4 +1,4 @@
-"""kill -9 while a job has personal tensors: they are always those of the last accepted update."""
+"""kill -9 while a job has personal tensors or models: they are always those of the last accepted update."""
 
 import pytest
 from safetensors.numpy import load_file
@@ -6,9 +6,21 @@ from safetensors.numpy import load_file
 from tests.faults.conftest import Federation
 from tests.faults.test_kills import digest
 
+RULES = {  # and the tensors that sites keep
+    "fedrep": ("local={head_epochs: 2}", {"2.weight", "2.bias"}),
+    "ditto": ("local={lam: 0.5}", {"0.weight", "0.bias", "2.weight", "2.bias"}),
+}
 WORDS = (
-    *("--set", "rule=fedrep", "--set", "local={head_epochs: 2}", "--set", "train.epochs=1"),
-    *("--set", "sites={min: 3, wait: 120}", "--set", "pace.rounds=10", "--set", "validation.fraction=0"),
+    *(
+        "--set",
+        "train.epochs=1",
+        "--set",
+        "sites={min: 3, wait: 120}",
+        "--set",
+        "pace.rounds=10",
+        "--set",
+        "validation.fraction=0",
+    ),
 )
 POINTS = (
     *("task-taken", "personal-kept", "task-trained", "task-offered", "task-uploading"),
@@ -18,11 +30,14 @@ POINTS = (
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("federation", ["disk"], indirect=True)
-def test_a_storm_of_kills_leaves_the_models_of_a_calm_run(federation: Federation) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_a_storm_of_kills_leaves_the_models_of_a_calm_run(federation: Federation, rule: str) -> None:
+    local, kept = RULES[rule]
+    words = (*WORDS, "--set", f"rule={rule}", "--set", local)
     federation.bring_up("controller")
     for site in "ac":
         federation.bring_up(f"learner-{site}")
-    storm = federation.json("job", "submit", "job.yaml", *WORDS, "--set", "name=storm")["job"]
+    storm = federation.json("job", "submit", "job.yaml", *words, "--set", "name=storm")["job"]
     for point in (*POINTS, ""):
         federation.bring_up("learner-b", f"{point}:1" if point else "")
         if point:
@@ -32,11 +47,11 @@ def test_a_storm_of_kills_leaves_the_models_of_a_calm_run(federation: Federation
             federation.bring_up("controller")
     watched = federation.cli("job", "watch", storm)
     assert watched.returncode == 0, watched.stderr + watched.stdout
-    calm = federation.json("job", "submit", "job.yaml", *WORDS, "--set", "name=calm", "--wait")["job"]
+    calm = federation.json("job", "submit", "job.yaml", *words, "--set", "name=calm", "--wait")["job"]
     assert digest(federation, "storm") == digest(federation, "calm")
     for site in "abc":
         folder = federation.folder / "state" / f"learner-{site}" / "personal"
         one, other = (load_file(folder / f"{job}.safetensors") for job in (storm, calm))
-        assert set(one) == {"2.weight", "2.bias"}
+        assert set(one) == kept
         assert all(one[name].tobytes() == other[name].tobytes() for name in one), site
     federation.check(storm)

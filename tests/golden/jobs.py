@@ -144,6 +144,7 @@ OWN_IN_TORCH: Family = {
     "fedbn": _job("fedbn", 3),
     "fedper in PyTorch": _job("fedper", 3, sample=SOME),
     "fedrep": _job("fedrep", 3, epochs=None, local={"head_epochs": 2}),
+    "ditto": _job("ditto", 3, sample=SOME),
 }
 FUSED: Family = {
     "feddaf by mixtures": _job("feddaf", 3, weigh={"backend": "em", "refit": 1, "time_limit": 100}),

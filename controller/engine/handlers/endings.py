@@ -117,4 +117,4 @@ def _target_reached(job: Job, record: Version) -> str:
 
 
 def _reached(target: TargetSpec, value: float) -> bool:
-    return value >= target.value if target.metric == "accuracy" else value <= target.value
+    return value >= target.value if target.metric.startswith("accuracy") else value <= target.value

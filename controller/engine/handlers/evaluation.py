@@ -57,7 +57,7 @@ def offer_last(job: Job) -> list[Effect]:
 def _ask(job: Job, site: SiteName) -> SendTask:
     assert job.state.current is not None
     version = job.state.version
-    work = Evaluate(model=job.state.current, version=version)
+    work = Evaluate(model=job.state.current, version=version, own_model=job.rule.own_models)
     return job.issue(site, job.state.round, work, subject=OfVersion(version))
 
 

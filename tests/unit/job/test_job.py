@@ -154,7 +154,7 @@ extra: 1
         ("layers: {kind: divide, order: a}", "layers.order: should be a list, as in [a, b] (given: 'a')"),
         (
             "stop: {target: {metric: f1, value: 1}}",
-            "stop.target.metric: input should be 'accuracy' or 'loss'",
+            "stop.target.metric: input should be 'accuracy', 'loss', 'accuracy_personal' or",
         ),
         ("stop: {target: {metric: loss}}", "stop.target.value: is required"),
         ("train: {optimizer: {lr: .nan}}", "train.optimizer.lr: "),

@@ -17,6 +17,7 @@ from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
+from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
 from hansa.common.values.training import (
     AuxiliarySpec,
@@ -101,6 +102,7 @@ def _train(**fields: Any) -> Train:
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
         Evaluate(model=ModelKey("j1/v3"), version=3),
         Evaluate(model=ModelKey("j1/u7"), version=3, validation=True),
+        Evaluate(model=ModelKey("j1/v3"), version=3, own_model=True),
         Evaluate(model=ModelKey("j1/u7"), base=ModelKey("j1/v3"), version=3),
         _train(base=ModelKey("j1/v2"), tensors=("a",)),
         Train(
@@ -433,6 +435,16 @@ def test_an_evaluation_without_classes_makes_the_round_trip(n: int) -> None:
     assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
 
 
+def test_an_evaluation_of_a_sites_own_model_makes_the_round_trip_and_must_be_as_stated() -> None:
+    own = Evaluation(n=3, loss_sum=0.5, confusion=((3, 0), (0, 0)), metrics={"auc": 0.5})
+    both = Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0)), personal="j1-7", own_model=own)
+    wire = _wired(_report(both))
+    assert codec.outcome_from_wire(wire, Stated(task="classification", classes=2)) == both
+    wire.evaluation.own_model.classes, wire.evaluation.own_model.confusion[:] = 1, [3]
+    with pytest.raises(ValueError, match="a confusion matrix of 1 classes, but the site has stated"):
+        codec.outcome_from_wire(wire, Stated(task="classification", classes=2))
+
+
 def test_a_failure_makes_the_round_trip_and_is_kept_short() -> None:
     wire = fleet.TaskReport(failure=fleet.Failure(reason="x" * 5000, final=True))
     assert codec.outcome_from_wire(_wired(wire)) == Failure(reason="x" * 2000, final=True)
@@ -455,6 +467,8 @@ def test_a_failure_makes_the_round_trip_and_is_kept_short() -> None:
         {"n": 0, "labels": [(1 << 64) - 1, 1, 0]},
         {"n": 4, "labels": [0] * 3 * (COLUMNS + 1)},
         {"n": 4, "classes": 2, "confusion": [1, 1, 1, 1], "labels": [1, 1, 1]},
+        {"n": 4, "own_model": {"n": 5}},
+        {"n": 4, "own_model": {"n": 4, "own_model": {"n": 4}}},
         {"n": 4, "labels": [1, 1, 1], "metrics": {"micro_f1": 0.5}},
     ],
 )

@@ -192,6 +192,7 @@ COMPOSED = {
     "fedbn": "sync all plain examples mean plain personal",
     "fedper": "sync all plain examples mean plain personal",
     "fedrep": "sync all head-first examples mean plain personal",
+    "ditto": "sync all ditto examples mean plain all",
     "fedasync": "async all proximal equal mean mix all",
     "fedasync-constant": "async all proximal equal mean mix all",
     "fedasync-hinge": "async all proximal equal mean mix all",
@@ -332,6 +333,31 @@ REFUSED = [
     ("fedrep", {"train": {"batches": 3}}, "train: batches does not go with local head-first: it decides"),
     ("fedrep", {"train": {"epochs": 3}}, "train.epochs: with local head-first, local.head_epochs and"),
     ("fedrep", {"train": {"keep_optimizer": True}}, "train.keep_optimizer: each of the two stages"),
+    (
+        "ditto",
+        {"layers": {"kind": "personal", "last": 1}},
+        "layers: personal does not go with local ditto: some",
+    ),
+    (
+        "ditto",
+        {"layers": {"kind": "trainable", "personal": ["head.*"]}},
+        "layers: trainable does not go with local ditto: some tensors",
+    ),
+    ("ditto", {"layers": {"kind": "divide"}}, "layers: divide does not go with local ditto: every round"),
+    ("ditto", {"pace": {"kind": "redistribute"}}, "pace: redistribute does not go with local ditto: sites"),
+    ("ditto", {"pace": {"kind": "semisync"}}, "pace: semisync does not go with local ditto: it plans"),
+    ("ditto", {"train": {"batches": 3}}, "train: batches does not go with local ditto: both models"),
+    ("ditto", {"train": {"until": {}}}, "train: until does not go with local ditto: both models"),
+    (
+        "ditto",
+        {"train": {"keep_optimizer": True}},
+        "train.keep_optimizer: local ditto keeps a site's own model",
+    ),
+    (
+        "fedavg",
+        {"stop": {"target": {"metric": "accuracy_personal", "value": 0.9}}},
+        "stop.target.metric: sites have no models of their own beside the community's",
+    ),
 ]
 
 

@@ -92,7 +92,7 @@ def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCap
     folder = PersonalFolder(tmp_path)
     with caplog.at_level(logging.WARNING):
         assert folder.begin(task(3), after="j1-2") is None
-    assert "own tensors after task j1-2 are lost; training goes on from the app's initial" in caplog.text
+    assert "own tensors after task j1-2 are lost; they start anew" in caplog.text
     trained(folder, 1, 1.0)
     folder.commit(task(1))
     caplog.clear()

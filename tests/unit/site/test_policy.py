@@ -6,15 +6,24 @@ from typing import Any
 
 import pytest
 
+from hansa.common.methods.ditto import DITTO
 from hansa.common.rpc import task_codec
 from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.values.errors import Forbidden, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Terms, Train
-from hansa.common.values.training import OptimizerSpec, ValidationSpec
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 
 
-def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:app", **terms: Any) -> Task:
+def task(
+    epochs: int = 4,
+    steps: int = 0,
+    batches: int = 0,
+    app: str = "app.py:app",
+    own_epochs: object = 0,
+    **terms: Any,
+) -> Task:
+    own = LocalPluginSpec(name=DITTO, args={"lam": 0.1, "epochs": own_epochs})
     work = Train(
         model=ModelKey("j/v0"),
         version=0,
@@ -23,6 +32,7 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         batches=batches,
         batch_size=10,
         optimizer=OptimizerSpec(),
+        plugins=(own,) if own_epochs else (),
     )
     said = Terms(**{"operator": "alice", "sites": 4, "together": 3} | terms)
     return Task(
@@ -51,6 +61,8 @@ def task(epochs: int = 4, steps: int = 0, batches: int = 0, app: str = "app.py:a
         (Policy(min_sites=2), task(together=1), "a model of one site .*at least 2"),
         (Policy(max_epochs=0.2), task(epochs=1, batches=3), "0.3 epochs"),
         (Policy(max_epochs=0.2), task(epochs=1, batches=100), "1 epochs"),  # a window ends with the pass
+        (Policy(max_epochs=3), task(epochs=2, own_epochs=2), "4 epochs"),  # on two models
+        (Policy(max_epochs=3), task(epochs=1, steps=10, own_epochs=3), "4 epochs"),
         (Policy(), task(redistributes=True), "own model to other sites"),
     ],
 )
@@ -67,6 +79,8 @@ def test_what_goes_beyond_it_is_refused_with_the_reason(policy: Policy, asked: T
         (Policy(apps=("app.py:app",), operators=("alice",), max_epochs=4, min_sites=3), task()),
         (Policy(max_epochs=3), task(epochs=100, steps=30)),
         (Policy(max_epochs=1), task(epochs=1, batches=1000)),
+        (Policy(max_epochs=4), task(epochs=2, own_epochs=2)),
+        (Policy(max_epochs=4), task(own_epochs="many")),  # which the plugin refuses
         (Policy(redistribute=True), task(redistributes=True)),
     ],
 )
