@@ -14,7 +14,7 @@ import torch
 from hansa.common.app import App
 from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
-from hansa.common.models.model import Manifest
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
@@ -184,14 +184,18 @@ class Trainer:
             facts["evaluation"] = self.jobs.evaluate(app, task, arrays | personal | places)
         if personal:
             self._personal.keep(task, resident.spec.subset(sets.personal), personal)
-        else:
-            own_model.keep(self._personal, task, run.own, base.spec.own, self._policy().require_room)
-        self._states.keep(task, work, run.recollection, self._policy().require_room)
+        self._remember(run, base.spec.own)
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
             self._finished.keep(task, update)
         return update
+
+    def _remember(self, run: LocalRun, spec: ModelSpec) -> None:
+        """Keep what plugins remember of a task, and the site's own model if they train one."""
+        room = self._policy().require_room
+        own_model.keep(self._personal, run.task, run.own, spec, room)
+        self._states.keep(run.task, run.work, run.recollection, room)
 
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""

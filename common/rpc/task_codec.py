@@ -55,32 +55,38 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.probe.batch_size = work.batch_size
             wire.probe.plugin.MergeFrom(_plugin_to_wire(work.plugin))
         case Train() as work:
-            wire.train.model = work.model
-            wire.train.base = work.base or ""
-            wire.train.version = work.version
-            wire.train.tensors.extend(work.tensors)
-            wire.train.committed = work.committed
-            wire.train.epochs = work.epochs
-            wire.train.personal_epochs = work.personal_epochs
-            wire.train.steps = work.steps
-            wire.train.batches = work.batches
-            wire.train.after = work.after
-            wire.train.batch_size = work.batch_size
-            wire.train.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
-            wire.train.validate = work.validate_update
-            wire.train.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
-            wire.train.keep_optimizer = work.keep_optimizer
-            wire.train.auxiliary.extend(fleet.Auxiliary(**each.model_dump()) for each in work.auxiliary)
-            if work.source is not None:
-                wire.train.source.MergeFrom(_plugin_to_wire(work.source))
-            if work.encoding is not None:
-                wire.train.encoding.MergeFrom(_plugin_to_wire(work.encoding))
+            wire.train.MergeFrom(_train_to_wire(work))
         case Evaluate() as work:
             wire.evaluate.model = work.model
             wire.evaluate.base = work.base or ""
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
             wire.evaluate.own_model = work.own_model
+    return wire
+
+
+def _train_to_wire(work: Train) -> fleet.TrainWork:
+    wire = fleet.TrainWork()
+    wire.model = work.model
+    wire.base = work.base or ""
+    wire.version = work.version
+    wire.tensors.extend(work.tensors)
+    wire.committed = work.committed
+    wire.epochs = work.epochs
+    wire.personal_epochs = work.personal_epochs
+    wire.steps = work.steps
+    wire.batches = work.batches
+    wire.after = work.after
+    wire.batch_size = work.batch_size
+    wire.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
+    wire.validate = work.validate_update
+    wire.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
+    wire.keep_optimizer = work.keep_optimizer
+    wire.auxiliary.extend(fleet.Auxiliary(**each.model_dump()) for each in work.auxiliary)
+    if work.source is not None:
+        wire.source.MergeFrom(_plugin_to_wire(work.source))
+    if work.encoding is not None:
+        wire.encoding.MergeFrom(_plugin_to_wire(work.encoding))
     return wire
 
 
