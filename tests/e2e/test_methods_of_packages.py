@@ -77,7 +77,7 @@ class Consortium:
         return hansa(*words, cwd=self.folder, HANSA_CONTROLLER=self.controller, **env)
 
     def start_controller(self) -> None:
-        words = ("--daemon", "--listen", self.controller, "--state", str(self.state), "--grace", "60")
+        words = ("--daemon", "--listen", self.controller, "--state", str(self.state), "--grace", "240")
         started = self.cli("controller", "start", *words, **self.equipped)
         assert started.returncode == 0, started.stderr
 
@@ -100,11 +100,10 @@ class Consortium:
             self.learners[site] = subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
 
     def lives(self, site: str, *points: str) -> None:
-        """Let a learner die at each point, one life after another, and then live."""
-        self.stop(site)
+        """Let a learner that is stopped die at each point, one life after another, and then live."""
         for point in points:
             self.start(site, point)
-            assert self.learners[site].wait(90) == -9, (self.folder / f"{site}.log").read_text()
+            assert self.learners[site].wait(120) == -9, (self.folder / f"{site}.log").read_text()
         self.start(site)
 
     def stop(self, site: str) -> None:
@@ -193,6 +192,7 @@ def close(one: Arrays, other: Arrays, tolerance: float = 1e-6) -> None:
 @pytest.mark.timeout(300)
 def test_dp_fedavg(consortium: Consortium) -> None:
     norm, noise, target, rate, expected = 0.5, 0.2, 0.8, 0.3, 4.0
+    consortium.stop("b")  # the job waits for its next life
     job = consortium.submit(
         "rule=dp-fedavg",
         "pace.rounds=8",
@@ -253,6 +253,7 @@ def test_dp_fedavg(consortium: Consortium) -> None:
 @pytest.mark.timeout(300)
 def test_fedcm_with_a_memory_at_every_site(consortium: Consortium) -> None:
     alpha, beta = 0.3, 0.4
+    consortium.stop("b")  # the job waits for its next life
     job = consortium.submit("rule=fedcm", "pace.rounds=8", f"local={{alpha: {alpha}, beta: {beta}}}")
     consortium.lives("b", "state-kept:2", "task-uploaded:1")
     history, sent, models = consortium.result(job)
