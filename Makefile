@@ -51,6 +51,7 @@ bench: $(STAMP)  ## run the benchmarks (about half an hour)
 	@$(BIN)/python benchmarks/partitions.py
 	@$(BIN)/python benchmarks/fusion.py
 	@$(BIN)/python benchmarks/async_gain.py
+	@$(BIN)/python benchmarks/adapters.py
 
 clean:  ## remove the virtual environments and caches
 	rm -rf $(VENV) .tools build .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import memory_of
+
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.state import READY, read_note
 from hansa.common.ui.client import Client
@@ -75,11 +77,8 @@ class ControllerProcess:
         return asyncio.run(work())
 
     def memory(self) -> dict[str, float]:
-        """Return the memory of the process in MiB, as the kernel reports it: peak and current."""
-        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        said = dict(line.split(":", 1) for line in lines)
-        names = {"peak": "VmHWM", "now": "VmRSS", "anonymous": "RssAnon"}
-        return {name: round(int(said[field].split()[0]) / 1024, 1) for name, field in names.items()}
+        """Return the memory of the process."""
+        return memory_of(self.pid)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from controller_process import ControllerProcess
+from harness import memory_of
 from idle_app import NOTES
 
 from hansa.common.job.spec import JobSpec
@@ -83,6 +84,12 @@ class Federation:
     def status(self) -> StatusView:
         """Return the controller's status, like `hansa controller status --json`."""
         return self._controller.status()
+
+    def peaks(self) -> dict[str, float]:
+        """Return the peak memory of the controller and of the largest site's process so far, in MiB."""
+        pids = [process.pid for process in self._nursery.processes.values() if process.pid]
+        sites = max(memory_of(pid)["peak"] for pid in pids)
+        return {"controller": self._controller.memory()["peak"], "site": sites}
 
     def notes(self) -> dict[str, list[tuple[str, int, float]]]:
         """Return every site's notes: what happened, in which round, when."""

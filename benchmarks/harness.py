@@ -36,6 +36,13 @@ def _lines(path: str) -> list[str]:
         return []
 
 
+def memory_of(pid: int) -> dict[str, float]:
+    """Return the memory of a process in MiB, as the kernel reports it: peak and current."""
+    fields = dict(line.split(":", 1) for line in _lines(f"/proc/{pid}/status"))
+    names = {"peak": "VmHWM", "now": "VmRSS", "anonymous": "RssAnon"}
+    return {name: round(int(fields[field].split()[0]) / 1024, 1) for name, field in names.items()}
+
+
 def end_in_order() -> None:
     """Let SIGTERM unwind this process as Ctrl-C does, so that context managers end what they started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

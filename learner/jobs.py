@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile
 from hansa.common.values.tasks import Survey, Task, Train
+from hansa.common.values.training import Travel
 from hansa.learner.training.memory import Memory
 from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
 
@@ -35,22 +36,35 @@ class SplitData:
     tensors: Tensors | None
 
 
+class Built(NamedTuple):
+    """A job's network, and what of it stays at the site, by what the job says travels."""
+
+    travel: Travel
+    network: Any
+    resident: Resident
+
+
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
     def __init__(self, shelf: Shelf, device: str, personal: PersonalFolder) -> None:
         self._shelf, self._device, self._personal = shelf, device, personal
-        self._networks: dict[JobId, tuple[Any, Resident]] = {}
+        self._networks: dict[JobId, Built] = {}
         self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     def network(self, app: App, task: Task) -> Any:
         """Return the job's network; it holds the weights of whatever was done with it last."""
-        return self._built(app, task)[0]
+        return self._built(app, task).network
+
+    def anew(self, app: App, task: Task) -> Built:
+        """Return the job's network as the app begins with it."""
+        self._networks.pop(task.job, None)
+        return self._built(app, task)
 
     def resident(self, app: App, task: Task) -> Resident:
         """Return what of the job's model stays at the site; refuse another backbone than the job's."""
-        resident = WHOLE if task.travel.whole else self._built(app, task)[1]
+        resident = WHOLE if task.travel.whole else self._built(app, task).resident
         resident.require(task)
         return resident
 
@@ -65,12 +79,17 @@ class JobStock:
             return own
         return networks.arrays_of(self.network(app, task), resident.sets.backbone) | own
 
-    def _built(self, app: App, task: Task) -> tuple[Any, Resident]:
-        if task.job not in self._networks:
+    def _built(self, app: App, task: Task) -> Built:
+        """Build a job's network once, and again only for a controller that changes its mind about travel."""
+        built = self._networks.get(task.job)
+        if built is None or built.travel != task.travel:
+            built = None
+            self._networks.pop(task.job, None)  # there is never room for two large networks
             make_room(self._networks)
             network = networks.build(app, task.seed, self._device)
-            self._networks[task.job] = network, resident_of(network, task.travel)
-        return self._networks[task.job]
+            built = Built(task.travel, network, resident_of(network, task.travel))
+            self._networks[task.job] = built
+        return built
 
     def data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
         """Return the parts of the site's data for training and for validation."""

@@ -23,7 +23,6 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
-from hansa.common.torch.resident import resident_of
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
@@ -106,8 +105,8 @@ class Trainer:
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
-        network = networks.build(app, task.seed, self.options.device)
-        resident = resident_of(network, task.travel)
+        # Training goes on with this network: a large one is built and digested once.
+        _, network, resident = self.jobs.anew(app, task)
         spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None
@@ -269,9 +268,9 @@ class Trainer:
         window: Window | None,
     ) -> tuple[Company, dict[str, Any]]:
         """Train the job's network, which holds the task's model, with the plugins that the task asks for."""
-        task, work, network = run.task, run.work, run.model
+        app, task, work, network = run.app, run.task, run.work, run.model
         started = time.monotonic()
-        resident = self.jobs.resident(run.app, task)
+        resident = self.jobs.resident(app, task)
         # With local statistics, tensors that stay at the site change as well.
         trained = () if task.local_statistics else resident.trained(work.tensors)
         with Scope(network, trained) as scope, self.jobs.optimizer(task, work, network) as optimizer:
@@ -280,8 +279,8 @@ class Trainer:
             def awaken() -> None:
                 awake[-1].awaken()
 
-            def evaluate() -> Evaluation:
-                evaluation = self.jobs.evaluate(run.app, task, {})
+            def evaluate() -> Evaluation:  # must not refer to the run: in a cycle, its models would stay
+                evaluation = self.jobs.evaluate(app, task, {})
                 awaken()  # a plugin that evaluates during training must not change the network's mode
                 return evaluation
 
@@ -291,9 +290,10 @@ class Trainer:
             if work.personal_epochs:
                 done = train_in_stages(run, resident.sets, awake, *more)
             else:
-                done = train(run.app, network, run.examples, work, run.seed, *more, optimizer)
+                done = train(app, network, run.examples, work, run.seed, *more, optimizer)
             drag.rest()
             seconds = time.monotonic() - started
             scope.awaken()
             metrics = company.finish()
+        network.zero_grad()  # gradients are as large as what is trained, and the next task has its own
         return company, asdict(done) | {"seconds": seconds, "metrics": metrics}

@@ -1,5 +1,8 @@
 """Training tasks of models that travel in part: what is trained, what sleeps, and what stays."""
 
+import gc
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -15,7 +18,7 @@ from hansa.common.values.errors import InvalidApp, Refused, Unfit
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Init, Task, Train
-from hansa.common.values.training import OptimizerSpec, Travel, ValidationSpec
+from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Travel, ValidationSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_partial_tasks import OWN, trainer_of
 
@@ -99,6 +102,45 @@ def trained(
 
 def modes(trainer: Trainer) -> list[tuple[list[str], list[str]]]:
     return list(trainer.shelf.get(trainer.options.apps[0]).app.model.modes)  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def no_garbage_collector() -> Iterator[None]:
+    """Free only what nothing refers to, as if the next collection were far away."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_garbage_collector")
+@pytest.mark.parametrize("plugins", [(), (LocalPluginSpec(name="proximal", args={"mu": 0.1}),)])
+def test_a_network_is_built_once_and_a_task_leaves_nothing_else_in_memory(
+    tmp_path: Path, plugins: Any
+) -> None:
+    trainer = trainer_of(tmp_path, APP)
+    app = trainer.shelf.get(trainer.options.apps[0]).app
+    manifest, payload, facts = trainer.initialise(app, task_of(trainer, Init(), TRAINABLE))
+    arrays, start = views(Layout(manifest.spec), payload), weakref.ref(payload)
+    network = trainer.jobs.network(app, task_of(trainer, Init(), TRAINABLE))
+    words: dict[str, Any] = {"epochs": 1, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1)}
+    work = Train(model=ModelKey("j/v0"), version=0, plugins=plugins, **words)
+    task = task_of(trainer, work, TRAINABLE, backbone=facts.backbone)
+    update = trainer.train(app, task, work, manifest, arrays, Event(), lambda _: None)
+    result = weakref.ref(update.payload)
+    del payload, arrays, update
+    assert start() is None
+    assert result() is None
+    assert trainer.jobs.network(app, task) is network
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_version_0_is_the_same_again_after_training(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, APP)
+    app = trainer.shelf.get(trainer.options.apps[0]).app
+    task = task_of(trainer, Init(), TRAINABLE)
+    version_0 = trainer.initialise(app, task).manifest
+    trained(trainer, TRAINABLE)
+    assert trainer.initialise(app, task).manifest == version_0
 
 
 def test_a_backbone_is_asleep_and_stays_as_it_is_bit_for_bit(tmp_path: Path) -> None:
