@@ -1,7 +1,8 @@
 """A small GPT that tells kinds of token sequences apart, with LoRA adapters (Hu et al., 2022) or without.
 
-Its weights are random, from the job's seed. `large` has about 100 M parameters and `small` two layers; all
-but their adapters is frozen. `large_full` and `small_full` have no adapters, and everything is trained.
+`large` has about 100 M parameters and `small` two layers; all but their adapters is frozen. The frozen weights
+are random, but the same in every job, as those of a pretrained network are. `large_full` and `small_full` have
+no adapters, and everything is trained.
 """
 
 import functools
@@ -20,6 +21,7 @@ RANK = 8
 KINDS = 4  # of sequences; their names are the first words of the vocabulary
 TOKENS = 16  # of a sequence
 ROWS = 4  # sequences of a site
+PRETRAINED = 1990  # the seed of the frozen weights
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,12 @@ class Gpt(nn.Module):
 
 
 def _adapted(size: Size) -> nn.Module:
-    network = Gpt(size, LoraLinear)
+    network, generator = Gpt(size, LoraLinear), torch.Generator().manual_seed(PRETRAINED)
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(".lora_" in name)
+        if ".lora_" not in name:
+            parameter.requires_grad_(False)
+            if "norm" not in name:
+                nn.init.normal_(parameter, std=0.02, generator=generator)
     return network
 
 
