@@ -1,8 +1,8 @@
 """A small GPT that tells kinds of token sequences apart, with LoRA adapters (Hu et al., 2022) or without.
 
-`large` has about 100 M parameters and `small` two layers; all but their adapters is frozen. The frozen weights
-are random, but the same in every job, as those of a pretrained network are. `large_full` and `small_full` have
-no adapters, and everything is trained.
+`large` has about 100 M parameters and `small` two layers; all but their adapters is frozen. The frozen
+weights are random, but the same in every job, as those of a pretrained network are. `large_full` and
+`small_full` have no adapters, and everything is trained.
 """
 
 import functools
