@@ -14,11 +14,13 @@ from hansa.common.data.standard import standardised
 from hansa.common.process import faults
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions, make_room
+from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import load
+from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused, Stale
 from hansa.common.values.ids import JobId
@@ -36,6 +38,7 @@ class Prepared:
     examples: Examples
     tensors: Tensors | None
     network: Any
+    resident: Resident
 
 
 class Evaluator(SiteDaemon):
@@ -45,6 +48,7 @@ class Evaluator(SiteDaemon):
         super().__init__(options, shelf)
         self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split: validation or test
         self._training: dict[JobId, Tensors] = {}
+        self._personal = PersonalFolder(options.personal_folder)
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Evaluate a model and report the result."""
@@ -63,10 +67,18 @@ class Evaluator(SiteDaemon):
         prepared = self._prepare(app, task)
         if not len(prepared.examples):
             return Evaluation(n=0, loss_sum=0.0)
+        resident = prepared.resident
+        resident.require(task)
+        personal = self._personal.committed(task.job) if resident.sets.personal else None
+        evaluation = self._measure(app, task, prepared, arrays | own_tensors(resident, personal))
+        return evaluation.model_copy(update={"personal": personal.task}) if personal else evaluation
+
+    def _measure(self, app: App, task: Task, prepared: Prepared, arrays: dict[str, np.ndarray]) -> Evaluation:
+        """Evaluate a model with the tensors of it that stay at the site."""
         if app.evaluate is not None:
-            return app.measured(arrays, prepared.examples)
+            return app.measured({**(prepared.network or {}), **arrays}, prepared.examples)
         assert prepared.tensors is not None
-        load(prepared.network, arrays)
+        load(prepared.network, arrays, prepared.resident.sets.backbone)
         if task.local_statistics:
             try:
                 estimate_statistics(prepared.network, self._training_tensors(app, task))
@@ -95,11 +107,17 @@ class Evaluator(SiteDaemon):
         if chosen not in splits:
             examples = self._validation(app, task) if chosen == "validation" else self._test(app, task)
             plain = app.evaluate is not None
-            known = next((prepared.network for prepared in splits.values()), None)
-            network = None if plain else known or networks.build(app, task.seed, self.options.device)
             tensors = None if plain else to_tensors(app, examples, self.options.device)
-            splits[chosen] = Prepared(examples, tensors, network)
+            known = next(((each.network, each.resident) for each in splits.values()), None)
+            splits[chosen] = Prepared(examples, tensors, *(known or self._build(app, task)))
         return splits[chosen]
+
+    def _build(self, app: App, task: Task) -> tuple[Any, Resident]:
+        """Return the app's network, if it is needed, and what of it stays at the site."""
+        if app.evaluate is not None and task.travel.whole:
+            return None, WHOLE
+        network = networks.build(app, task.seed, self.options.device)
+        return network, WHOLE if task.travel.whole else resident_of(network, task.travel)
 
     def _validation(self, app: App, task: Task) -> Examples:
         """Return the training data that the learner never sees; no examples if there are none."""

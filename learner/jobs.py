@@ -10,15 +10,19 @@ import numpy as np
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
+from hansa.common.data.standard import profile
 from hansa.common.site.daemon import make_room
+from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
+from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
+from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
-from hansa.common.values.results import Evaluation
-from hansa.common.values.tasks import Task, Train
+from hansa.common.values.results import Evaluation, Profile
+from hansa.common.values.tasks import Survey, Task, Train
 from hansa.learner.training.memory import Memory
 from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
 
@@ -34,17 +38,38 @@ class SplitData:
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
-    def __init__(self, shelf: Shelf, device: str) -> None:
-        self._shelf, self._device = shelf, device
-        self._networks: dict[JobId, Any] = {}
+    def __init__(self, shelf: Shelf, device: str, personal: PersonalFolder) -> None:
+        self._shelf, self._device, self._personal = shelf, device, personal
+        self._networks: dict[JobId, tuple[Any, Resident]] = {}
         self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
         self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
 
     def network(self, app: App, task: Task) -> Any:
         """Return the job's network; it holds the weights of whatever was done with it last."""
+        return self._built(app, task)[0]
+
+    def resident(self, app: App, task: Task) -> Resident:
+        """Return what of the job's model stays at the site; refuse another backbone than the job's."""
+        resident = WHOLE if task.travel.whole else self._built(app, task)[1]
+        resident.require(task)
+        return resident
+
+    def staying(self, app: App, task: Task, work: Train) -> dict[str, np.ndarray]:
+        """Return the tensors that a task starts from besides those that it receives.
+
+        A network has its backbone, but an app of arrays must be given all of them.
+        """
+        resident = self.resident(app, task)
+        own = own_tensors(resident, self._personal.begin(task, work.after)) if resident.sets.personal else {}
+        if app.train is None or task.travel.whole:
+            return own
+        return networks.arrays_of(self.network(app, task), resident.sets.backbone) | own
+
+    def _built(self, app: App, task: Task) -> tuple[Any, Resident]:
         if task.job not in self._networks:
             make_room(self._networks)
-            self._networks[task.job] = networks.build(app, task.seed, self._device)
+            network = networks.build(app, task.seed, self._device)
+            self._networks[task.job] = network, resident_of(network, task.travel)
         return self._networks[task.job]
 
     def data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
@@ -63,6 +88,19 @@ class JobStock:
         examples = self._shelf.get(task.app).examples
         rows, _ = split(examples.y, task.validation, task.seed, task.site)
         return examples.take(rows)
+
+    def profile(self, app: App, task: Task, work: Survey) -> Profile:
+        """Sum up the training part of the site's data."""
+        examples = self.raw_training_data(task)
+        summary = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
+        if not work.classes:
+            return summary
+        if app.task != "classification" or examples.y.ndim != 1:
+            raise InvalidData(
+                "survey.classes: no classes to count: the app's examples do not have one label each"
+            )
+        counts = np.bincount(examples.y, minlength=app.classes or 0)
+        return summary.model_copy(update={"classes": tuple(counts.tolist())})
 
     def evaluate(self, app: App, task: Task, arrays: Mapping[str, np.ndarray]) -> Evaluation:
         """Evaluate the job's network, or the arrays of an app of its own, on the site's validation part."""

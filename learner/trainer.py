@@ -12,18 +12,19 @@ import numpy as np
 import torch
 
 from hansa.common.app import App
-from hansa.common.data.standard import profile
 from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
 from hansa.common.site.daemon import SiteOptions
+from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.policy import FREE, Policy
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
-from hansa.common.values.errors import InvalidData, Refused
+from hansa.common.torch.resident import resident_of
+from hansa.common.values.errors import Refused
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
@@ -39,6 +40,7 @@ from hansa.learner.training.freezing import Scope
 from hansa.learner.training.loop import train
 from hansa.learner.training.own import train_own
 from hansa.learner.training.slow import Drag
+from hansa.learner.training.stages import train_in_stages
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,8 @@ class Trainer:
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
         self.options, self.shelf, self._policy = options, shelf, policy
-        self.jobs = JobStock(shelf, options.device)
+        self._personal = PersonalFolder(options.personal_folder)
+        self.jobs = JobStock(shelf, options.device, self._personal)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.state)
@@ -71,16 +74,7 @@ class Trainer:
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
-        examples = self.jobs.raw_training_data(task)
-        summary = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
-        if not work.classes:
-            return summary
-        if app.task != "classification" or examples.y.ndim != 1:
-            raise InvalidData(
-                "survey.classes: no classes to count: the app's examples do not have one label each"
-            )
-        counts = np.bincount(examples.y, minlength=app.classes or 0)
-        return summary.model_copy(update={"classes": tuple(counts.tolist())})
+        return self.jobs.profile(app, task, work)
 
     def probe(
         self, app: App, task: Task, work: Probe, arrays: dict[str, np.ndarray], cancelled: Event
@@ -89,8 +83,12 @@ class Trainer:
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
         assert training.tensors is not None
-        network = self.jobs.network(app, task)
-        load(network, arrays)
+        network, resident = self.jobs.network(app, task), self.jobs.resident(app, task)
+        load(
+            network,
+            arrays | own_tensors(resident, self._personal.committed(task.job)),
+            resident.sets.backbone,
+        )
         self.jobs.put_own_statistics(task, network)
         run = ProbeRun(
             app=app,
@@ -102,13 +100,15 @@ class Trainer:
             cancelled=Drag(self.options.slow, cancelled),
         )
         torch.manual_seed(run.seed)
-        network.train()
-        return probed_by(plugin, run)
+        with Scope(network, resident.trained(())) as scope:
+            scope.awaken()
+            return probed_by(plugin, run)
 
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
         network = networks.build(app, task.seed, self.options.device)
-        spec = networks.describe(network)
+        resident = resident_of(network, task.travel)
+        spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None
         if app.train is None:
@@ -117,7 +117,9 @@ class Trainer:
         anatomy = networks.anatomy(network, batch)
         for remark in anatomy.remarks if anatomy else ():
             log.warning("job %s: %s", task.job, remark)
-        facts = UpdateFacts(n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy)
+        facts = UpdateFacts(
+            n_train=0, n_used=0, steps=0, epochs=0, seconds=0, anatomy=anatomy, backbone=resident.backbone
+        )
         return Update(seal(spec, payload), payload, facts)
 
     def train(
@@ -145,8 +147,13 @@ class Trainer:
         window = self._windows.begin(task, work, task_seed(task), training.examples) if work.batches else None
 
         def progress(epoch: int, steps: int, loss: float) -> None:
-            report(Progress(task=task.id, epoch=epoch, epochs=work.epochs, steps=steps, loss=loss))
+            epochs = work.personal_epochs + work.epochs
+            report(Progress(task=task.id, epoch=epoch, epochs=epochs, steps=steps, loss=loss))
 
+        resident = self.jobs.resident(app, task)
+        sets = resident.sets
+        resident.require_travelling(base.spec.own)
+        arrays = arrays | self.jobs.staying(app, task, work)
         spec = base.spec.own.subset(work.tensors) if work.tensors else base.spec.own
         returned = with_auxiliary(spec, [each.name for each in work.auxiliary if each.up])
         layout = Layout(returned)
@@ -161,17 +168,21 @@ class Trainer:
                 place[...] = arrays[name]
             company, trained, facts = self._train_own(run, asked, places, drag, progress, window)
             pack(spec, trained, payload)
+            personal = {name: np.asarray(trained[name]) for name in sets.personal}
             facts["metrics"] = company.finish()
         else:
-            load(network, arrays)
+            load(network, arrays, sets.backbone)
             company, facts = self._fit(run, asked, drag, progress, window)
             networks.payload_of(network, spec, payload)
+            personal = networks.arrays_of(network, sets.personal)
         if company.amends or returned is not spec:
             facts["metrics"] = _amend(company, spec, everything, payload, facts["metrics"])
         if work.validate_update:
             if network is not None and company.amends:
                 put(network, places)  # what is returned is evaluated
-            facts["evaluation"] = self.jobs.evaluate(app, task, arrays | places)
+            facts["evaluation"] = self.jobs.evaluate(app, task, arrays | personal | places)
+        if personal:
+            self._personal.keep(task, resident.spec.subset(sets.personal), personal)
         self._states.keep(task, work, run.recollection, self._policy().require_room)
         update = Update(
             seal(returned, payload), payload, UpdateFacts(n_train=len(training.examples), **facts)
@@ -181,8 +192,10 @@ class Trainer:
         return update
 
     def commit(self, task: Task) -> None:
-        """Move on in the site's data, and forget the finished update: the controller has it."""
+        """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
         self._windows.commit(task)
+        if not task.travel.whole:
+            self._personal.commit(task)
         self._finished.drop(task.job)
 
     def _run(
@@ -235,7 +248,9 @@ class Trainer:
         own = {name: array.copy() for name, array in run.anchor.items() if name not in places} | places
         training, _ = self.jobs.data(run.app, run.task)
         more = (training.examples, progress, drag, window, self.options.device, self.options.data)
-        trained, facts = train_own(run.app, run.task, run.work, run.seed, own, *more)
+        tensors = self.jobs.resident(run.app, run.task).trained(run.work.tensors)
+        work = run.work.model_copy(update={"tensors": tensors})
+        trained, facts = train_own(run.app, run.task, work, run.seed, own, *more)
         run.steps = facts["steps"]
         return company, trained, facts
 
@@ -250,22 +265,27 @@ class Trainer:
         """Train the job's network, which holds the task's model, with the plugins that the task asks for."""
         task, work, network = run.task, run.work, run.model
         started = time.monotonic()
-        trained = (
-            () if task.local_statistics else work.tensors
-        )  # tensors that stay at the site change as well
+        resident = self.jobs.resident(run.app, task)
+        # With local statistics, tensors that stay at the site change as well.
+        trained = () if task.local_statistics else resident.trained(work.tensors)
         with Scope(network, trained) as scope, self.jobs.optimizer(task, work, network) as optimizer:
+            awake = [scope]  # the innermost is last
+
+            def awaken() -> None:
+                awake[-1].awaken()
 
             def evaluate() -> Evaluation:
                 evaluation = self.jobs.evaluate(run.app, task, {})
-                scope.awaken()  # a plugin that evaluates during training must not change the network's mode
+                awaken()  # a plugin that evaluates during training must not change the network's mode
                 return evaluation
 
             run.measure = evaluate
             company = Company(*asked, run)
-            hooks = company.hooks(scope.awaken)
-            done = train(
-                run.app, network, run.examples, work, run.seed, progress, drag, hooks, window, optimizer
-            )
+            more = (progress, drag, company.hooks(awaken), window)
+            if work.personal_epochs:
+                done = train_in_stages(run, resident.sets, awake, *more)
+            else:
+                done = train(run.app, network, run.examples, work, run.seed, *more, optimizer)
             drag.rest()
             seconds = time.monotonic() - started
             scope.awaken()

@@ -319,6 +319,8 @@ class Task(google.protobuf.message.Message):
     SLOT_FIELD_NUMBER: builtins.int
     TURN_FIELD_NUMBER: builtins.int
     LOCAL_STATISTICS_FIELD_NUMBER: builtins.int
+    TRAVEL_FIELD_NUMBER: builtins.int
+    BACKBONE_FIELD_NUMBER: builtins.int
     id: builtins.str
     job: builtins.str
     site: builtins.str
@@ -334,6 +336,8 @@ class Task(google.protobuf.message.Message):
     """hops of the whole job up to this one, for learning-rate schedules; otherwise 0"""
     local_statistics: builtins.bool
     """batch-norm statistics stay at each site"""
+    backbone: builtins.str
+    """digest of the tensors that stay and are the same everywhere, once it is known"""
     @property
     def validation(self) -> global___ValidationSpec: ...
     @property
@@ -352,6 +356,10 @@ class Task(google.protobuf.message.Message):
 
     @property
     def terms(self) -> global___Terms: ...
+    @property
+    def travel(self) -> global___Travel:
+        """which tensors of the app's model are in the job's models; absent: all"""
+
     def __init__(
         self,
         *,
@@ -373,12 +381,52 @@ class Task(google.protobuf.message.Message):
         slot: builtins.int = ...,
         turn: builtins.int = ...,
         local_statistics: builtins.bool = ...,
+        travel: global___Travel | None = ...,
+        backbone: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "probe", b"probe", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["app", b"app", "evaluate", b"evaluate", "hop", b"hop", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "probe", b"probe", "round", b"round", "seed", b"seed", "site", b"site", "slot", b"slot", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "turn", b"turn", "validation", b"validation", "work", b"work"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["evaluate", b"evaluate", "init", b"init", "probe", b"probe", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "travel", b"travel", "validation", b"validation", "work", b"work"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["app", b"app", "backbone", b"backbone", "evaluate", b"evaluate", "hop", b"hop", "id", b"id", "init", b"init", "job", b"job", "local_statistics", b"local_statistics", "probe", b"probe", "round", b"round", "seed", b"seed", "site", b"site", "slot", b"slot", "standard", b"standard", "survey", b"survey", "terms", b"terms", "train", b"train", "travel", b"travel", "turn", b"turn", "validation", b"validation", "work", b"work"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["work", b"work"]) -> typing.Literal["init", "train", "evaluate", "survey", "probe"] | None: ...
 
 global___Task = Task
+
+@typing.final
+class Travel(google.protobuf.message.Message):
+    """Which tensors of the app's model travel. Patterns are those of a shell, and match the names of tensors."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    MATCH_FIELD_NUMBER: builtins.int
+    NORM_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
+    PERSONAL_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """trainable, personal"""
+    norm: builtins.bool
+    """personal: normalisation layers stay"""
+    last: builtins.int
+    """personal: this many of the last layers stay"""
+    @property
+    def match(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """trainable: what travels; personal: what stays"""
+
+    @property
+    def personal(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """trainable: what stays and is the site's own"""
+
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        match: collections.abc.Iterable[builtins.str] | None = ...,
+        norm: builtins.bool = ...,
+        last: builtins.int = ...,
+        personal: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kind", b"kind", "last", b"last", "match", b"match", "norm", b"norm", "personal", b"personal"]) -> None: ...
+
+global___Travel = Travel
 
 @typing.final
 class Terms(google.protobuf.message.Message):
@@ -538,6 +586,7 @@ class TrainWork(google.protobuf.message.Message):
     BASE_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     AFTER_FIELD_NUMBER: builtins.int
+    PERSONAL_EPOCHS_FIELD_NUMBER: builtins.int
     KEEP_OPTIMIZER_FIELD_NUMBER: builtins.int
     SOURCE_FIELD_NUMBER: builtins.int
     AUXILIARY_FIELD_NUMBER: builtins.int
@@ -557,6 +606,8 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: this many of the next batches of a pass over the site's data instead of epochs"""
     after: builtins.str
     """the task of the site's last update that has a receipt; empty if there is none"""
+    personal_epochs: builtins.int
+    """if not 0: first the site's own tensors alone for this many epochs, then the others"""
     keep_optimizer: builtins.bool
     """continue with the optimizer's state after the site's last task of this job"""
     @property
@@ -589,12 +640,13 @@ class TrainWork(google.protobuf.message.Message):
         base: builtins.str = ...,
         batches: builtins.int = ...,
         after: builtins.str = ...,
+        personal_epochs: builtins.int = ...,
         keep_optimizer: builtins.bool = ...,
         source: global___LocalPlugin | None = ...,
         auxiliary: collections.abc.Iterable[global___Auxiliary] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "personal_epochs", b"personal_epochs", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -798,6 +850,7 @@ class UpdateFacts(google.protobuf.message.Message):
     EVALUATION_FIELD_NUMBER: builtins.int
     METRICS_FIELD_NUMBER: builtins.int
     ANATOMY_FIELD_NUMBER: builtins.int
+    BACKBONE_FIELD_NUMBER: builtins.int
     n_train: builtins.int
     n_used: builtins.int
     steps: builtins.int
@@ -806,6 +859,8 @@ class UpdateFacts(google.protobuf.message.Message):
     """of local training"""
     loss: builtins.float
     """mean training loss of the last epoch"""
+    backbone: builtins.str
+    """with version 0: digest of the tensors that stay and are the same everywhere"""
     @property
     def evaluation(self) -> global___Evaluation:
         """on the site's own validation part, if the task asked for it"""
@@ -830,9 +885,10 @@ class UpdateFacts(google.protobuf.message.Message):
         evaluation: global___Evaluation | None = ...,
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         anatomy: global___Anatomy | None = ...,
+        backbone: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["anatomy", b"anatomy", "evaluation", b"evaluation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["anatomy", b"anatomy", "epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "metrics", b"metrics", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["anatomy", b"anatomy", "backbone", b"backbone", "epochs", b"epochs", "evaluation", b"evaluation", "loss", b"loss", "metrics", b"metrics", "n_train", b"n_train", "n_used", b"n_used", "seconds", b"seconds", "steps", b"steps"]) -> None: ...
 
 global___UpdateFacts = UpdateFacts
 
@@ -846,6 +902,12 @@ class Anatomy(google.protobuf.message.Message):
     BLOCKS_FIELD_NUMBER: builtins.int
     REMARKS_FIELD_NUMBER: builtins.int
     FROZEN_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    FROZEN_PARAMETERS_FIELD_NUMBER: builtins.int
+    parameters: builtins.int
+    """numbers in the parameters of the whole model"""
+    frozen_parameters: builtins.int
+    """how many of them the app never trains"""
     @property
     def ties(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Tie]: ...
     @property
@@ -865,8 +927,10 @@ class Anatomy(google.protobuf.message.Message):
         blocks: collections.abc.Iterable[builtins.int] | None = ...,
         remarks: collections.abc.Iterable[builtins.str] | None = ...,
         frozen: collections.abc.Iterable[builtins.int] | None = ...,
+        parameters: builtins.int = ...,
+        frozen_parameters: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "frozen", b"frozen", "remarks", b"remarks", "ties", b"ties"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["blocks", b"blocks", "frozen", b"frozen", "frozen_parameters", b"frozen_parameters", "parameters", b"parameters", "remarks", b"remarks", "ties", b"ties"]) -> None: ...
 
 global___Anatomy = Anatomy
 
@@ -1086,11 +1150,14 @@ class Evaluation(google.protobuf.message.Message):
     CLASSES_FIELD_NUMBER: builtins.int
     CONFUSION_FIELD_NUMBER: builtins.int
     METRICS_FIELD_NUMBER: builtins.int
+    PERSONAL_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     n: builtins.int
     loss_sum: builtins.float
     classes: builtins.int
     """0: no confusion matrix"""
+    personal: builtins.str
+    """the task that made the site's own tensors in the model; empty: none has yet"""
     @property
     def confusion(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """classes × classes, row = true class"""
@@ -1111,9 +1178,10 @@ class Evaluation(google.protobuf.message.Message):
         classes: builtins.int = ...,
         confusion: collections.abc.Iterable[builtins.int] | None = ...,
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        personal: builtins.str = ...,
         labels: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "personal", b"personal"]) -> None: ...
 
 global___Evaluation = Evaluation
 
@@ -1123,16 +1191,20 @@ class Failure(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     FINAL_FIELD_NUMBER: builtins.int
+    UNFIT_FIELD_NUMBER: builtins.int
     reason: builtins.str
     final: builtins.bool
     """the site can never do such a task (app not allowed, data unusable): the job ends"""
+    unfit: builtins.bool
+    """the site can do no task of this job, though others can: it is left out"""
     def __init__(
         self,
         *,
         reason: builtins.str = ...,
         final: builtins.bool = ...,
+        unfit: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["final", b"final", "reason", b"reason"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["final", b"final", "reason", b"reason", "unfit", b"unfit"]) -> None: ...
 
 global___Failure = Failure
 

@@ -21,6 +21,7 @@ class CuttingProxy:
         self.passes.set()
         self.made = asyncio.Event()  # set with every new connection
         self.cuts = self.received = self.sent = 0  # connections cut; bytes from and to the server
+        self.record: bytearray | None = None  # if set: what passes, both ways
         self.address = ""
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -83,6 +84,7 @@ class CuttingProxy:
             while piece := await reader.read(PIECE):
                 passed += len(piece)
                 self.sent += len(piece)
+                self._note(piece)
                 writer.write(piece)
                 await writer.drain()
                 if self.up is not None and passed >= self.up:
@@ -95,9 +97,14 @@ class CuttingProxy:
             while piece := await reader.read(PIECE):
                 passed += len(piece)
                 self.received += len(piece)
+                self._note(piece)
                 writer.write(piece)
                 await writer.drain()
                 if self.down is not None and passed >= self.down:
                     self.cuts += 1
                     await asyncio.sleep(PAUSE)
                     return
+
+    def _note(self, piece: bytes) -> None:
+        if self.record is not None:
+            self.record += piece

@@ -95,10 +95,20 @@ class ModelSpec:
         """The tensors' bytes without padding."""
         return sum(info.nbytes for info in self.tensors)
 
+    @property
+    def is_averaged(self) -> bool:
+        """Whether it has parameters, which are averaged; buffers alone say little."""
+        return any(info.role is Role.PARAM for info in self.tensors)
+
     def subset(self, names: Iterable[str]) -> "ModelSpec":
         """Return the spec of some of the tensors, in the same order."""
         wanted = set(names)
         return ModelSpec(tuple(info for info in self.tensors if info.name in wanted), self.layers)
+
+    def joined(self, other: "ModelSpec") -> "ModelSpec":
+        """Return the spec of these tensors and of those that only the other spec has."""
+        more = (info for info in other.tensors if info.name not in self.index)
+        return ModelSpec((*self.tensors, *more), self.layers or other.layers)
 
     @cached_property
     def own(self) -> "ModelSpec":

@@ -15,7 +15,7 @@ POINTS = (
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),
     *("window-opened", "window-used"),
-    *("state-kept", "update-kept"),
+    *("state-kept", "update-kept", "personal-kept", "personal-committed"),
     *("evaluation-done", "evaluation-reported"),
     "redis-write",
 )

@@ -18,7 +18,7 @@ from hansa.common.values.words import suggestion
 PLACES = (Path("hansa.toml"), Path("~/.config/hansa/hansa.toml"))
 GROUPS = {
     "controller": ("start", "stop"),
-    "learner": ("start", "stop", "status"),
+    "learner": ("start", "stop", "status", "model"),
     "evaluator": ("start", "stop", "status"),
 }
 OPERATOR = {

@@ -16,7 +16,7 @@ from typing import Any
 from hansa.common.values.errors import Broken, HansaError, Refused, StoreFailed, Taken
 
 READY = "HANSA_READY_FD"  # the descriptor on which a detached daemon reports that it is up, or why not
-FORMAT = 2  # of everything in a state directory; migration starts with release 0.2.0
+FORMAT = 3  # of everything in a state directory; migration starts with release 0.2.0
 TRIES = 10  # to take a lock, within half a second
 
 

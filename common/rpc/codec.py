@@ -12,6 +12,7 @@ from hansa.common.values.ids import (
     JobId,
     SiteName,
     TaskId,
+    identifier,
     odd_tensor,
 )
 from hansa.common.values.receipts import Receipt
@@ -82,6 +83,7 @@ def facts_from_wire(wire: fleet.UpdateFacts, stated: Stated | None = None) -> Up
         evaluation=evaluation_from_wire(wire.evaluation) if wire.HasField("evaluation") else None,
         metrics=dict(wire.metrics),
         anatomy=_anatomy_from_wire(wire.anatomy) if wire.HasField("anatomy") else None,
+        backbone=wire.backbone,
     )
 
 
@@ -95,6 +97,8 @@ def _anatomy_from_wire(wire: fleet.Anatomy) -> Anatomy:
         blocks=tuple(wire.blocks),
         remarks=tuple(plain(remark) for remark in wire.remarks),
         frozen=tuple(wire.frozen),
+        parameters=wire.parameters,
+        frozen_parameters=wire.frozen_parameters,
     )
 
 
@@ -120,6 +124,7 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
         confusion=confusion.array().reshape(-1).tolist(),
         metrics=evaluation.metrics,
         labels=labels.array().reshape(-1).tolist(),
+        personal=evaluation.personal,
     )
 
 
@@ -140,7 +145,8 @@ def outcome_from_wire(
         mean, m2, classes = tuple(profile.mean), tuple(profile.m2), tuple(profile.classes)
         return Profile(n=profile.n, mean=mean, m2=m2, classes=classes)
     if wire.WhichOneof("outcome") == "failure":
-        return Failure(reason=plain(wire.failure.reason), final=wire.failure.final)
+        failure = wire.failure
+        return Failure(reason=plain(failure.reason), final=failure.final, unfit=failure.unfit)
     if wire.WhichOneof("outcome") == "probed":
         return wire.probed
     if wire.WhichOneof("outcome") is None:
@@ -164,6 +170,7 @@ def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
         confusion=_table(wire.confusion, wire.classes),
         labels=_table(wire.labels, 3),
         metrics=dict(wire.metrics),
+        personal=wire.personal and identifier(wire.personal, "task"),
     )
 
 

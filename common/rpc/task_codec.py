@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable
 
-from hansa.common.values.bounds import AUXILIARY, PLUGINS
+from hansa.common.values.bounds import AUXILIARY, PATTERNS, PLUGINS
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import (
     LONGEST,
@@ -21,6 +21,7 @@ from hansa.common.values.training import (
     LocalPluginSpec,
     OptimizerSpec,
     Standard,
+    Travel,
     ValidationSpec,
 )
 from hansa.protos import fleet_pb2 as fleet
@@ -36,6 +37,9 @@ def task_to_wire(task: Task) -> fleet.Task:
     wire.validation.stratified = task.validation.stratified
     wire.terms.MergeFrom(fleet.Terms(**task.terms.model_dump()))
     wire.local_statistics = task.local_statistics
+    wire.backbone = task.backbone
+    if not task.travel.whole:
+        wire.travel.MergeFrom(fleet.Travel(**task.travel.model_dump()))
     if task.standard is not None:
         wire.standard.MergeFrom(_standard_to_wire(task.standard))
     match task.work:
@@ -57,6 +61,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.train.tensors.extend(work.tensors)
             wire.train.committed = work.committed
             wire.train.epochs = work.epochs
+            wire.train.personal_epochs = work.personal_epochs
             wire.train.steps = work.steps
             wire.train.batches = work.batches
             wire.train.after = work.after
@@ -97,6 +102,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 tensors=_tensors(wire.train.tensors),
                 committed=wire.train.committed,
                 epochs=wire.train.epochs,
+                personal_epochs=wire.train.personal_epochs,
                 steps=wire.train.steps,
                 batches=wire.train.batches,
                 after=wire.train.after and identifier(wire.train.after, "task"),
@@ -131,6 +137,8 @@ def task_from_wire(wire: fleet.Task) -> Task:
         slot=wire.slot,
         turn=wire.turn,
         local_statistics=wire.local_statistics,
+        travel=_travel_from_wire(wire.travel) if wire.HasField("travel") else Travel(),
+        backbone=wire.backbone,
         terms=Terms(**{field: getattr(wire.terms, field) for field in Terms.model_fields}),
     )
 
@@ -175,6 +183,18 @@ def _standard_from_wire(wire: fleet.Standard) -> Standard:
         columns=wire.columns or None,
         mean=tuple(wire.mean),
         deviation=tuple(wire.deviation),
+    )
+
+
+def _travel_from_wire(wire: fleet.Travel) -> Travel:
+    return Travel.model_validate(
+        {
+            "kind": wire.kind,
+            "match": tuple(wire.match[: PATTERNS + 1]),
+            "norm": wire.norm,
+            "last": wire.last,
+            "personal": tuple(wire.personal[: PATTERNS + 1]),
+        }
     )
 
 

@@ -14,7 +14,9 @@ from hansa.common.run.nursery import Nursery
 from hansa.common.values.errors import HansaError
 
 # Settings for another federation, exported or in a settings file, are not meant for this one.
-ALONE = dict.fromkeys(("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE"), "")
+ALONE = dict.fromkeys(
+    ("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE", "HANSA_PERSONAL"), ""
+)
 ALONE["HANSA_CONFIG"] = os.devnull
 
 

@@ -17,7 +17,7 @@ from hansa.common.site.connection import Connection, Identity
 from hansa.common.values.bounds import MOST_NAMED
 from hansa.common.values.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
 from hansa.common.values.ids import NAME, PROTOCOL, JobId, TaskId, new_instance
-from hansa.common.values.results import Progress
+from hansa.common.values.results import Failure, Progress
 from hansa.common.values.tasks import Task
 from hansa.common.values.words import plain
 from hansa.protos import fleet_pb2 as fleet
@@ -153,7 +153,7 @@ class Attendance:
         except (HansaError, ValueError, RecursionError) as error:
             why = f"Hansa {__version__} cannot read the task: {one_line(error)}"
             log.warning("task %s: %s", plain(wire.id), plain(why))
-            self.connection.attach(self.report_failure(TaskId(wire.id), why, final=True))
+            self.connection.attach(self.report_failure(TaskId(wire.id), Failure(reason=why, final=True)))
 
     def _remember(self, job: JobId, steps: int) -> None:
         """Remember how far a job has come; only the latest jobs are of use."""
@@ -238,10 +238,10 @@ class Attendance:
                 reached = progress()
                 await backoff.rest(self._enrolled)
 
-    async def report_failure(self, task: TaskId, reason: str, final: bool) -> None:
+    async def report_failure(self, task: TaskId, failure: Failure) -> None:
         """Tell the controller that a task cannot be done."""
-        request = fleet.TaskReport(site=self.identity.site, task=task)
-        request.failure.reason, request.failure.final = plain(reason), final
+        wire = fleet.Failure(reason=plain(failure.reason), final=failure.final, unfit=failure.unfit)
+        request = fleet.TaskReport(site=self.identity.site, task=task, failure=wire)
         try:
             await self.insist(lambda: self.stub.Report(request))
         except HansaError as error:

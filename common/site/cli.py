@@ -32,6 +32,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+personal_option = click.option(
+    "--personal",
+    type=click.Path(file_okay=False, path_type=Path),
+    envvar="HANSA_PERSONAL",
+    metavar="DIR",
+    help="Folder for the tensors of models that never leave the site; its learner and evaluator must share it"
+    " (default: `personal` in the state directory).",
+)
+
+
 def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
     """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` is the daemon."""
 
@@ -81,6 +91,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         help="Seconds to finish the task in hand when asked to stop; after that it is given up.",
     )
     @state_option
+    @personal_option
     @click.option(
         "--device",
         envvar="HANSA_DEVICE",
@@ -109,6 +120,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         policy: Path | None,
         drain: float,
         state: Path | None,
+        personal: Path | None,
         device: str,
         threads: int | None,
         keep_going: bool,
@@ -119,7 +131,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         from hansa.common.process.memory import keep_freed_memory
         from hansa.common.process.state import detach, locked
 
-        folder = _folder(state, site)
+        folder = site_folder(state, site)
         if not data.exists() and not keep_going:
             raise InvalidData(f"--data {data}: no such file or folder")
         if daemon:
@@ -142,6 +154,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 threads=threads,
                 policy=policy,
                 drain=drain,
+                personal=personal.expanduser().absolute() if personal else None,
                 slow=more.get("slow", 1.0),
             )
             run_async(_serve(start_daemon, options, keep_going))
@@ -173,7 +186,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     def stop(site: str, state: Path | None) -> None:
         from hansa.common.process.state import stop as stop_holder
 
-        folder = _folder(state, site)
+        folder = site_folder(state, site)
         stopped = stop_holder(folder, role)
         click.echo(f"{role} of {site} stopped" if stopped else f"no {role} is running on {folder}")
 
@@ -185,7 +198,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     @state_option
     @json_option
     def status(site: str, state: Path | None, as_json: bool) -> None:
-        _show_status(role, site, _folder(state, site), as_json)
+        _show_status(role, site, site_folder(state, site), as_json)
 
     return group
 
@@ -239,7 +252,8 @@ def _show_status(role: str, site: str, folder: Path, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-def _folder(state: Path | None, site: str) -> Path:
+def site_folder(state: Path | None, site: str) -> Path:
+    """Return the state directory of a site."""
     return (state or Path("~/.hansa/sites") / site).expanduser().absolute()
 
 

@@ -23,13 +23,16 @@ from hansa.common.values.errors import (
     Refused,
     Stale,
     Unequipped,
+    Unfit,
     reason,
 )
 from hansa.common.values.ids import JobId, TaskId
+from hansa.common.values.results import Failure
 from hansa.common.values.tasks import Task
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
+PERSONAL = "personal"  # in the state directory, unless --personal names another folder
 KEPT = 4  # jobs whose model and data stay in memory
 LOOK = 5.0  # seconds between two looks at the apps' files and at data that could not be used
 T = TypeVar("T")
@@ -50,6 +53,12 @@ class SiteOptions:
     policy: Path | None = None
     slow: float = 1.0  # learners only: the factor by which training is slowed down
     drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
+    personal: Path | None = None  # the folder of the site's own tensors; None: in the state directory
+
+    @property
+    def personal_folder(self) -> Path:
+        """The folder of the site's own tensors, which its learner and its evaluator share."""
+        return self.personal or self.state / PERSONAL
 
 
 @dataclass
@@ -209,11 +218,13 @@ class SiteDaemon(ABC):
         except asyncio.CancelledError:
             if not cancelled.is_set():
                 raise
+        except Unfit as error:
+            await self.attendance.report_failure(task.id, Failure(reason=str(error), unfit=True))
         except (InvalidApp, InvalidData, Forbidden, Unequipped) as error:
-            await self.attendance.report_failure(task.id, str(error), final=True)
+            await self.attendance.report_failure(task.id, Failure(reason=str(error), final=True))
         except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
             log.exception("task %s failed", task.id)
-            await self.attendance.report_failure(task.id, reason(error), final=False)
+            await self.attendance.report_failure(task.id, Failure(reason=reason(error)))
 
 
 def _completing(work: Callable[[*Args], T], *args: *Args) -> T:

@@ -72,7 +72,7 @@ def _refusal(task: Task, objection: str) -> Forbidden:
 
 def _epochs(work: Train, examples: int) -> float:
     if not (work.steps or work.batches):
-        return work.epochs
+        return work.personal_epochs + work.epochs
     epochs = (work.steps or work.batches) / max(1, -(-examples // work.batch_size))
     return epochs if work.steps else min(epochs, 1.0)  # a window ends with the pass at the latest
 

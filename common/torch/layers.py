@@ -65,6 +65,8 @@ def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
         blocks=tuple(numbers[block] for block in blocks[:COLUMNS]),
         remarks=tuple(remark[:1000] for remark in remarks),
         frozen=tuple(islice(_frozen(module), COLUMNS)),
+        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        frozen_parameters=sum(p.numel() for p in module.parameters() if not p.requires_grad),
     )
 
 

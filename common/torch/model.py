@@ -1,6 +1,6 @@
 """Converts between torch modules and named tensors: a module's spec, reading and loading its values."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
@@ -53,10 +53,10 @@ def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> 
     return payload
 
 
-def load(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
-    """Copy values into a module. Names and shapes must match the module's."""
+def load(module: nn.Module, arrays: Mapping[str, np.ndarray], staying: Collection[str] = ()) -> None:
+    """Copy values into a module. Names and shapes must match the module's; those `staying` may be missing."""
     state = module.state_dict()
-    missing = [name for name in state if name not in arrays]
+    missing = [name for name in state if name not in arrays and name not in staying]
     wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
     if missing or wrong:
         raise InvalidApp(f"the app's model does not fit the job's model at {listed(missing + wrong)}")
@@ -73,6 +73,11 @@ def put(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
             room = torch.empty_like(state[name], device="cpu")
             np.copyto(_as_array(room), array)
             state[name].copy_(room)
+
+
+def arrays_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return some of a module's tensors; those in the CPU's memory are shared, not copied."""
+    return {name: _as_array(tensor.cpu()) for name, tensor in module.state_dict().items() if name in names}
 
 
 def _as_array(tensor: torch.Tensor) -> np.ndarray:

@@ -1,6 +1,6 @@
 """A job's model at a site: a torch module, or plain arrays for apps with their own train and evaluate."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,11 @@ import numpy as np
 from hansa.common.app import App
 from hansa.common.models.frames import pack
 from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
+from hansa.common.models.travel import TensorSets, tensor_sets
 from hansa.common.values.errors import InvalidApp
 from hansa.common.values.ids import odd_tensor
 from hansa.common.values.results import Anatomy
+from hansa.common.values.training import Travel
 
 
 def build(app: App, seed: int, device: str) -> Any:
@@ -65,10 +67,40 @@ def anatomy(network: Any, batch: Any) -> Anatomy | None:
     """Return a model's structure; only the order of plain arrays is known."""
     if isinstance(network, Mapping):
         spec = describe(network)
-        return Anatomy(blocks=tuple(range(len(spec.layers))))
+        parameters = sum(info.elements for info in spec.tensors if info.role is Role.PARAM)
+        return Anatomy(blocks=tuple(range(len(spec.layers))), parameters=parameters)
     from hansa.common.torch.layers import anatomy_of
 
     return anatomy_of(network, batch)
+
+
+def sets_of(network: Any, travel: Travel) -> TensorSets:
+    """Return which tensors of a model travel and which stay; all names of a parameter go together."""
+    spec = describe(network)
+    if travel.whole:
+        return TensorSets(spec.names)
+    if isinstance(network, Mapping):
+        return tensor_sets(spec, travel, spec.names)
+    from hansa.common.torch.layers import ties_of
+
+    named = network.named_parameters(remove_duplicate=False)
+    sets = tensor_sets(spec, travel, {name for name, each in named if each.requires_grad})
+    for tie in ties_of(network):
+        for names in (sets.travelling, sets.personal):
+            if 0 < len(set(tie).intersection(names)) < len(tie):
+                raise InvalidApp(
+                    f"layers: {' and '.join(tie)} are one parameter; all of its names must travel, or none"
+                )
+    return sets
+
+
+def arrays_of(network: Any, names: Collection[str]) -> dict[str, np.ndarray]:
+    """Return some of a model's tensors; they share its memory where they can."""
+    if isinstance(network, Mapping):
+        return {name: array for name, array in network.items() if name in names}
+    from hansa.common.torch import model
+
+    return model.arrays_of(network, names)
 
 
 def payload_of(network: Any, spec: ModelSpec, room: np.ndarray | None = None) -> np.ndarray:

@@ -184,14 +184,30 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
     help="The safetensors file to write.",
 )
 @click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
+@click.option(
+    "--whole", is_flag=True, help="Add what does not travel, as the app builds it here; see `layers`."
+)
+@click.option("--app", metavar="REF", help="The app for --whole (default: the job's).")
 @json_option
-def model(job_id: str, controller: Endpoint, output: Path, version: int | None, as_json: bool) -> None:
+def model(
+    job_id: str,
+    controller: Endpoint,
+    output: Path,
+    version: int | None,
+    whole: bool,
+    app: str | None,
+    as_json: bool,
+) -> None:
     """Fetch a job's community model as a safetensors file."""
     from hansa.common.models.checkpoints import save_checkpoint
 
     if not output.absolute().parent.is_dir():
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
     manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
+    if whole:
+        from hansa.common.ui.whole import completed
+
+        manifest, payload, origin = completed(manifest, payload, origin, app)
     save_checkpoint(output, manifest, payload, origin)
     if as_json:
         print_json({"file": str(output), "tensors": len(manifest.digests), "digest": manifest.digest.hex()})

@@ -23,6 +23,7 @@ SECONDS = 1e9  # length of any wait: thirty years, which a clock can still be se
 TEXT = 1000  # characters of a text that is not a path, such as the name of a plugin
 ARGUMENTS = 1 << 20  # characters of a plugin's arguments, as JSON
 PLUGINS = 100  # learner plugins that one task asks for: each may use as much memory as the model
+PATTERNS = 100  # patterns of tensors' names that say what travels
 MOST_NAMED = 1000  # apps that a site allows, and tasks in hand, when it enrols
 TIES = 1000  # parameters of a model that have several names
 METRICS = (
@@ -54,6 +55,9 @@ def writable(text: str) -> str:
 Text = Annotated[str, AfterValidator(writable)]
 
 ShortText = Annotated[Text, Field(max_length=TEXT)]
+
+
+Digest = Annotated[str, StringConstraints(pattern="^([0-9a-f]{64})?$")]  # in hexadecimal; empty: of nothing
 
 
 class Value(BaseModel):

@@ -11,7 +11,8 @@ HansaError
 ├── Refused             not allowed in this state                  FAILED_PRECONDITION  1
 │   ├── Stale           the task is over; its result is unneeded   ABORTED              1
 │   ├── Unoffered       the update must be offered (again) first
-│   └── Unequipped      the site lacks what the job asks for
+│   ├── Unequipped      the site lacks what the job asks for
+│   └── Unfit           the site has another backbone than the job
 ├── Unproven            no certificate, or it expired or is revoked UNAUTHENTICATED      1
 ├── Forbidden           the certificate does not allow this        PERMISSION_DENIED    1
 ├── TooLarge            a limit is exceeded                        RESOURCE_EXHAUSTED   1
@@ -90,6 +91,10 @@ class Unoffered(Refused):
 
 class Unequipped(Refused):
     """The site lacks what the job asks for, and trying again will not help."""
+
+
+class Unfit(Refused):
+    """The site has something else than the job's other sites; it is left out, and they go on."""
 
 
 class Unproven(HansaError):

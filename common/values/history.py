@@ -45,6 +45,8 @@ class Findings(BaseModel):
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
     unevaluated: dict[str, str] = {}  # evaluators of the job whose reports are missing, and why
+    # Evaluators that added tensors of their site's own, and the tasks that made those.
+    personal: dict[str, str] = {}
 
 
 class Hop(Findings):

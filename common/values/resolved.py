@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from hansa.common.values.bounds import Value
+from hansa.common.values.training import Travel
 
 # The section of a resolved job file that is for information only; it is ignored when the file is run again.
 MADE_WITH = "made_with"
@@ -44,3 +45,5 @@ class ModelOrigin(Value):
     digest: str  # of the model
     receipt: str = ""  # hash of the receipt in the job's chain; empty if the model came with the submission
     resolved: Resolved | None = None
+    travel: Travel = Travel()  # which tensors of the app's model it has
+    backbone: str = ""  # the digest of those that it lacks and that are the same at every site

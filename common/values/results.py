@@ -6,7 +6,19 @@ from typing import Annotated
 import numpy as np
 from pydantic import AllowInfNan, ConfigDict, Field, model_validator
 
-from hansa.common.values.bounds import COLUMNS, METRICS, STEPS, TIES, Count, Long, MetricName, Number, Value
+from hansa.common.values.bounds import (
+    COLUMNS,
+    METRICS,
+    STEPS,
+    TIES,
+    Count,
+    Digest,
+    Long,
+    MetricName,
+    Number,
+    ShortText,
+    Value,
+)
 from hansa.common.values.counts import Counts
 from hansa.common.values.ids import NAME, TaskId
 
@@ -39,6 +51,7 @@ class Evaluation(Value):
     confusion: Counts = Counts()  # row = true class; empty for regression
     labels: Counts = Counts()  # TP, FP and FN of each label; for multilabel tasks
     metrics: Mapping[str, float] = Field({}, max_length=METRICS)
+    personal: ShortText = ""  # the task that made the site's own tensors in the model; empty: none has yet
 
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
@@ -76,6 +89,8 @@ class Anatomy(Value):
     remarks: tuple[Annotated[str, Field(max_length=1000)], ...] = Field((), max_length=10)
     # Layers that the app never trains.
     frozen: tuple[Annotated[int, Field(ge=0)], ...] = Field((), max_length=COLUMNS)
+    parameters: Long = 0  # numbers in the parameters of the whole model, whether they travel or not
+    frozen_parameters: Long = 0  # how many of them the app never trains
 
 
 class UpdateFacts(Value):
@@ -94,6 +109,7 @@ class UpdateFacts(Value):
     # Metrics of the learner's plugins.
     metrics: Mapping[MetricName, Annotated[float, AllowInfNan()]] = Field({}, max_length=METRICS)
     anatomy: Anatomy | None = None  # of version 0
+    backbone: Digest = ""  # with version 0: of what stays and is the same everywhere
 
 
 class Failure(Value):
@@ -101,6 +117,7 @@ class Failure(Value):
 
     reason: str
     final: bool = False
+    unfit: bool = False  # nor can this site do any other task of the job, though others can
 
 
 class Progress(Value):

@@ -12,6 +12,7 @@ from hansa.common.values.bounds import (
     COLUMNS,
     EPOCHS,
     PLUGINS,
+    Digest,
     Long,
     Number,
     ShortText,
@@ -24,6 +25,7 @@ from hansa.common.values.training import (
     LocalPluginSpec,
     OptimizerSpec,
     Standard,
+    Travel,
     ValidationSpec,
 )
 
@@ -53,6 +55,8 @@ class Train(Value):
     committed: Long = 0  # optimizer steps in the model when the task was issued
     tensors: tuple[Text, ...] = ()
     epochs: int = Field(ge=1, le=EPOCHS)
+    # If not 0: first train the site's own tensors alone for this many epochs, then those that travel alone.
+    personal_epochs: int = Field(0, ge=0, le=EPOCHS)
     steps: int = Field(0, ge=0, le=ASKED)  # if not 0: this many optimizer steps instead of epochs
     # If not 0: this many of the next batches of a pass instead of epochs.
     batches: int = Field(0, ge=0, le=BATCHES)
@@ -114,6 +118,8 @@ class Task(Value):
     slot: Number = 0  # the travelling model, from 1
     turn: Number = 0  # hops of the whole job up to this one, for learning-rate schedules
     local_statistics: bool = False  # batch-norm statistics and counters stay at each site
+    travel: Travel = Travel()  # which tensors of the app's model are in the job's models
+    backbone: Digest = ""  # the digest of what stays and is the same everywhere, once it is known
     terms: Terms = Terms()  # added when the task is sent
 
     @property

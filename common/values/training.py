@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from hansa.common.values.bounds import ARGUMENTS, COLUMNS, AuxiliaryName, ShortText, Value, writable
+from hansa.common.values.bounds import ARGUMENTS, COLUMNS, PATTERNS, AuxiliaryName, ShortText, Value, writable
 
 
 def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
@@ -92,6 +92,29 @@ class AuxiliarySpec(Value):
     down: bool = True  # the site uses them in training
     up: bool = True  # the site returns some with its update
     reset: bool = False  # those that the model has do not count: they are zeros again
+
+
+# The characters of tensors' names, and those that stand for others.
+Pattern = Annotated[ShortText, StringConstraints(pattern=r"^[A-Za-z0-9._+:@/*?\[\]!-]+$")]
+Patterns = Annotated[tuple[Pattern, ...], Field(max_length=PATTERNS)]
+
+
+class Travel(Value):
+    """Which tensors of the app's model travel; the others stay at the sites (personal-models §1).
+
+    Patterns are those of a shell (`head.*`), and match the names of tensors.
+    """
+
+    kind: Literal["all", "trainable", "personal"] = "all"
+    match: Patterns = ()  # trainable: what travels, in place of all that the app trains; personal: what stays
+    norm: bool = False  # personal: normalisation layers stay
+    last: int = Field(0, ge=0, le=COLUMNS)  # personal: this many of the last layers stay
+    personal: Patterns = ()  # trainable: what stays and is the site's own
+
+    @property
+    def whole(self) -> bool:
+        """Whether the whole model travels."""
+        return self.kind == "all"
 
 
 class LocalPluginSpec(Value):

@@ -206,4 +206,4 @@ def _reported(
         return ev.Surveyed(at=now, task=task, site=site, profile=outcome)
     if isinstance(outcome, float):
         return ev.Probed(at=now, task=task, site=site, result=outcome)
-    return ev.TaskFailed(at=now, task=task, site=site, reason=outcome.reason, final=outcome.final)
+    return ev.TaskFailed(at=now, task=task, site=site, **outcome.model_dump())

@@ -11,6 +11,8 @@ from hansa.common.values.stated import Stated
 from hansa.controller.engine.orders import Result
 from hansa.controller.plugin.outline import Outline
 
+Role = Literal["learner", "evaluator"]
+
 
 class _Event(Value):
     at: float  # seconds since the epoch, by the controller's clock
@@ -21,7 +23,7 @@ class SiteJoined(_Event):
 
     kind: Literal["joined"] = "joined"
     site: SiteName
-    role: Literal["learner", "evaluator"]
+    role: Role
     examples: int = 0
     app: Stated = Stated()
 
@@ -31,7 +33,7 @@ class SiteUnfit(_Event):
 
     kind: Literal["unfit"] = "unfit"
     site: SiteName
-    role: Literal["learner", "evaluator"]
+    role: Role
     reason: str
 
 
@@ -40,7 +42,7 @@ class SiteLeft(_Event):
 
     kind: Literal["left"] = "left"
     site: SiteName
-    role: Literal["learner", "evaluator"]
+    role: Role
 
 
 class ModelGiven(_Event):
@@ -49,6 +51,7 @@ class ModelGiven(_Event):
     kind: Literal["given"] = "given"
     digest: str
     outline: Outline | None = None  # if the rule needs it
+    averaged: bool = True  # it has parameters that are averaged
 
 
 class ModelDescribed(_Event):
@@ -62,6 +65,7 @@ class ModelDescribed(_Event):
     site: SiteName
     digest: str  # of the model that it built
     outline: Outline
+    backbone: str = ""  # the digest of what does not travel and is the same everywhere
 
 
 class UpdateArrived(_Event):
@@ -74,6 +78,7 @@ class UpdateArrived(_Event):
     digest: str
     tensors: int
     outline: Outline | None = None  # of version 0, if the rule needs it
+    averaged: bool = True  # version 0 has parameters that are averaged
 
 
 class UpdateQuarantined(_Event):
@@ -93,6 +98,7 @@ class TaskFailed(_Event):
     site: SiteName
     reason: str
     final: bool
+    unfit: bool = False  # the site can do no task of this job
 
 
 class Reported(_Event):

@@ -169,6 +169,8 @@ class Job:
             work=work,
             **travel,
             local_statistics=self.rule.local_statistics,
+            travel=self.rule.travel,
+            backbone=self.state.backbone,
         )
         if subject is not None:
             self.state.subjects[task.id] = subject

@@ -167,8 +167,8 @@ class Machine:
 
     @property
     def warnings(self) -> list[str]:
-        """What operators should know about the sites' apps and data."""
-        return apps.warnings(self._job)
+        """What operators should know about the sites' apps and data, and about the first model."""
+        return [*apps.warnings(self._job), *self.state.remarks]
 
     def moments(self, version: int) -> dict[str, ModelKey]:
         """Return the moments that the server update carried on from a version, if they are still kept."""
@@ -206,6 +206,8 @@ class Machine:
                 return sites.exclude(job, event)
             case ev.ModelGiven():
                 key = community_key(job.id, 0)
+                if not event.averaged:
+                    job.state.remarks.append(first_model.NOTHING_AVERAGED)
                 effects = first_model.enter(job, key, event.digest, event.outline, event.at)
                 return effects if job.ended else [*effects, *gathering.proceed(job, event.at)]
             case ev.ModelDescribed():

@@ -96,6 +96,10 @@ class JobState(BaseModel):
     first: ModelKey | None = None  # version 0, as long as the rule may go back to it
     reference: ModelKey | None = None  # what versions are compared with, until the job ends
     outline: Outline | None = None  # of the model, if the rule needs it
+    described: bool = False  # a site has built the model, and said what only the app knows
+    backbone: str = ""  # the digest of what stays at the sites and is the same everywhere
+    # What operators should know about the first model.
+    remarks: list[str] = []
     round: int = 0
     round_sites: int = 0  # that could take part when the round began
     steps: int = 0

@@ -74,15 +74,17 @@ class Admission:
         rule = compose(spec)
         spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
-        models = Submission(manifest, reference)
+        models = Submission(manifest, reference, rule.travel)
         models.check(spec, [each.name for each in rule.auxiliary])
-        outline = outline_of(manifest.spec) if manifest and rule.needs_outline else None
+        outline = outline_of(models.version_0.spec) if models.version_0 and rule.needs_outline else None
         misfits = _misfits(rule, outline) if outline else []
         if misfits:
             raise InvalidJob([located(problem, {}) for problem in misfits])
         drafts = await models.take(job, frames, self._store, self._workers)
         entering = asyncio.create_task(  # not in the launcher's group: it may fail
-            self._enter(job, models.named(spec), rule, drafts, None if rule.needs_anatomy else outline, who)
+            self._enter(
+                job, models.named(spec), rule, drafts, None if rule.needs_description else outline, who
+            )
         )
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
@@ -118,7 +120,8 @@ class Admission:
         log.info("job %s (%s) submitted: rule %s, app %s", job, spec.name, spec.rule, spec.app)
         if spec.init:
             with suppress(Stale):  # the job itself shows why its rule cannot use the model
-                await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline))
+                averaged = models[0].manifest.spec.is_averaged
+                await runner.post(ev.ModelGiven(at=now, digest=spec.init, outline=outline, averaged=averaged))
         await gather(runner, self._fleet.sessions)
         return runner
 

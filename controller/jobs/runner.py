@@ -264,6 +264,8 @@ class JobRunner:
             digest=record.digest,
             receipt=record.receipt,
             resolved=self.resolved,
+            travel=self.machine.rule.travel,
+            backbone=self.machine.state.backbone,
         )
 
     def whole_view(self) -> JobView:

@@ -12,7 +12,7 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.calling import calling
 from hansa.common.values.bounds import AUXILIARY
 from hansa.common.values.errors import PluginFailed
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.training import LocalPluginSpec, Travel
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.outline import Outline
@@ -167,6 +167,17 @@ class Composition:
     def local_statistics(self) -> bool:
         """Whether batch-norm statistics stay at the sites."""
         return any(policy.local_statistics for policy in self.policies)
+
+    @property
+    def travel(self) -> Travel:
+        """Which tensors of the app's model travel."""
+        with calling(self.layers) as layers:
+            return layers.travel
+
+    @property
+    def needs_description(self) -> bool:
+        """Whether a site must describe a version 0 that comes as a file."""
+        return self.needs_anatomy or not self.travel.whole
 
     @property
     def needs_outline(self) -> bool:

@@ -7,6 +7,7 @@ from typing import ClassVar, Generic
 from hansa.common.plugins.registry import TRAIN, contract
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train
+from hansa.common.values.training import Travel
 from hansa.controller.plugin.parts import Part, S
 from hansa.controller.plugin.view import Contribution, View
 
@@ -17,6 +18,11 @@ class Policy(Part[S], Generic[S]):
 
     local_statistics: ClassVar[bool] = False  # batch-norm statistics stay at the sites; each site has its own
     alternates: ClassVar[bool] = False  # rounds differ in the parameters that they train
+
+    @property
+    def travel(self) -> Travel:
+        """Which tensors of the app's model travel. Only that of the part `layers` counts."""
+        return Travel()
 
     @abstractmethod
     def shape(self, state: S, site: SiteName, work: Train, view: View) -> Train:

@@ -5,7 +5,7 @@ Installed packages register theirs through the entry point group `hansa.plugins`
 
 from hansa.common.plugins.registry import discover
 from hansa.controller.evaluation import plans
-from hansa.controller.layers import parameters
+from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
 from hansa.controller.rules import (
     adaptive,
@@ -13,12 +13,15 @@ from hansa.controller.rules import (
     dvw,
     fedasync,
     fedavg,
+    fedbn,
     fedbuff,
     feddaf,
     fedmmb,
     fednova,
     fedopt,
+    fedper,
     fedprox,
+    fedrep,
     power_of_choice,
     qfedavg,
     radfed,
@@ -34,12 +37,15 @@ __all__ = [
     "dvw",
     "fedasync",
     "fedavg",
+    "fedbn",
     "fedbuff",
     "feddaf",
     "fedmmb",
     "fednova",
     "fedopt",
+    "fedper",
     "fedprox",
+    "fedrep",
     "parameters",
     "plans",
     "power_of_choice",
@@ -51,6 +57,7 @@ __all__ = [
     "semisync",
     "staleness",
     "sync",
+    "travelling",
 ]
 
 discover()

@@ -42,6 +42,7 @@ async def describe(
         site=task.site,
         digest=manifest.digest.hex(),
         outline=outline_of(manifest.spec, facts.anatomy),
+        backbone=facts.backbone,
     )
     try:
         await runner.post(event)

@@ -193,6 +193,7 @@ class Intake:
             digest=upload.manifest.digest.hex(),
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
+            averaged=upload.manifest.spec.is_averaged,
         )
         try:
             await runner.post(event)

@@ -19,4 +19,13 @@ def build() -> nn.Module:
     )
 
 
+def build_normed() -> nn.Module:
+    """Return the same network with a batch normalisation after each convolution, for FedBN."""
+    plain = list(build())
+    plain.insert(4, nn.BatchNorm2d(32))
+    plain.insert(1, nn.BatchNorm2d(16))
+    return nn.Sequential(*plain)
+
+
 app = App(model=build, task="classification", classes=10)
+normed = App(model=build_normed, task="classification", classes=10)

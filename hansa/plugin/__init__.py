@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hansa.common.values.ids import ModelKey, SiteName, TaskId
     from hansa.common.values.results import Evaluation, UpdateFacts
     from hansa.common.values.tasks import Task, Train
-    from hansa.common.values.training import LocalPluginSpec
+    from hansa.common.values.training import LocalPluginSpec, Travel
     from hansa.controller.plugin.actions import (
         Action,
         Ask,
@@ -85,7 +85,7 @@ _HOMES = {
     ),
     "common.values.results": ("Evaluation", "UpdateFacts"),
     "common.values.tasks": ("Task", "Train"),
-    "common.values.training": ("LocalPluginSpec",),
+    "common.values.training": ("LocalPluginSpec", "Travel"),
     "controller.plugin.actions": (
         "Action",
         "Ask",
@@ -203,6 +203,7 @@ __all__ = [
     "TensorOutline",
     "TooFew",
     "Train",
+    "Travel",
     "UpdateFacts",
     "View",
     "Wake",

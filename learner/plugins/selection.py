@@ -50,6 +50,10 @@ def asked_of(app: App, work: Train) -> Asked:
         raise InvalidApp(
             "train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own"
         )
+    if work.personal_epochs and app.train is not None:
+        raise InvalidApp(
+            "local head-first: the app trains by a function of its own, which trains all tensors together"
+        )
     if work.source is not None and work.batches:
         raise Refused(
             f"batches {work.source.name!r}: a task that is a window of batches has no other source of them"

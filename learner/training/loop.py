@@ -25,6 +25,14 @@ class Trained:
     epochs: float
     loss: float  # mean over the last epoch
 
+    def followed_by(self, later: "Trained") -> "Trained":
+        """Return what this training and a later one did, which counts the steps on.
+
+        The steps are those of the later one alone: they are behind what the task returns.
+        """
+        steps = later.steps - self.steps
+        return Trained(steps, self.n_used + later.n_used, self.epochs + later.epochs, later.loss)
+
 
 @dataclass(frozen=True)
 class Hooks:

@@ -105,7 +105,8 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
             share = (spec.sample or {}).get("fraction", 1)
             assert pace.updates_asked() * share == (10 if pace.common_rounds else 100)
         usual = jobs["fedavg"]
-        assert (spec.seed, spec.app, spec.data) == (usual.seed, usual.app, usual.data)
+        assert (spec.seed, spec.data) == (usual.seed, usual.data)
+        assert spec.app == usual.app or name == "fedbn"  # which needs a network with normalisation
         train = spec.train.model_copy(update={"batches": None, "epochs": 1})
         assert train == usual.train or name in ("fedsmb", "q-fedavg", "scaffold")  # without momentum
 

@@ -4,10 +4,8 @@ Jobs are submitted and watched as by an operator. One job runs at a time: sites 
 seeded generators of numpy and PyTorch, from which version 0 is made.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +14,18 @@ import numpy as np
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.site.connection import Identity
-from hansa.common.site.daemon import SiteDaemon, SiteOptions
-from hansa.common.site.shelf import Shelf
+from hansa.common.site.daemon import SiteDaemon
 from hansa.common.ui.client import Client
 from hansa.common.values.history import VersionView
-from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.common.values.views import JobView
-from hansa.evaluator.daemon import Evaluator
-from hansa.learner.daemon import Learner
+from tests.real_sites import attending, daemon
 from tests.support import LightSite, serving
 
 SITES = ("s1", "s2", "s3", "s4", "s5")
 APPS = Path(__file__).parent / "apps"
 PLAIN, TORCH, LIGHT = f"{APPS / 'plain.py'}:app", f"{APPS / 'pytorch.py'}:app", "light.py:app"
+FIXED, FIXED_TORCH = f"{APPS / 'fixed.py'}:plain", f"{APPS / 'fixed.py'}:app"
 CHANNELS = 64
 NORM = ModelSpec(
     (
@@ -102,46 +97,11 @@ def _real(app: str) -> Fleet:
     async def start(address: str, folder: Path, sites: AsyncExitStack) -> None:
         daemons: list[SiteDaemon] = []
         for number, name in enumerate(SITES):
-            data = folder / name
-            data.write_text(str(number))
-            for role in ("evaluator", "learner"):
-                state = folder / f"{name}-{role}"
-                state.mkdir()
-                identity = Identity(address, SiteName(name), role, None)
-                split = "train" if role == "learner" else "validation"
-                options = SiteOptions(identity=identity, data=data, apps=(app,), state=state, split=split)
-                shelf = Shelf(options.apps, data, "train")
-                daemons.append(Learner(options, shelf) if role == "learner" else Evaluator(options, shelf))
-        await sites.enter_async_context(_attending(daemons))
+            (folder / name).write_text(str(number))
+            daemons += [daemon(address, folder, app, name, role) for role in ("evaluator", "learner")]
+        await sites.enter_async_context(attending(daemons))
 
     return start
-
-
-@asynccontextmanager
-async def _attending(daemons: Sequence[SiteDaemon]) -> AsyncIterator[None]:
-    """Keep daemons connected until the block ends."""
-    ready = {daemon: asyncio.Event() for daemon in daemons}
-    running = [asyncio.create_task(daemon.run(partial(_set, ready[daemon]))) for daemon in daemons]
-    here = asyncio.create_task(_all(ready.values()))
-    try:
-        await asyncio.wait((*running, here), return_when=asyncio.FIRST_COMPLETED)
-        for ended in running:
-            if ended.done():
-                ended.result()
-        yield
-    finally:
-        for task in (here, *running):
-            task.cancel()
-        await asyncio.gather(here, *running, return_exceptions=True)
-
-
-def _set(event: asyncio.Event, text: str) -> None:
-    event.set()
-
-
-async def _all(events: Iterable[asyncio.Event]) -> None:
-    for event in events:
-        await event.wait()
 
 
 async def _light(address: str, folder: Path, sites: AsyncExitStack) -> None:

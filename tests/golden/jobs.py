@@ -6,7 +6,7 @@ solves something by iteration: its bits depend on the processor and on the libra
 
 from typing import Any
 
-from tests.golden.fleet import LIGHT, PLAIN, TORCH
+from tests.golden.fleet import FIXED, FIXED_TORCH, LIGHT, PLAIN, TORCH
 
 Family = dict[str, dict[str, Any]]
 SOME = {"kind": "uniform", "fraction": 0.6}
@@ -118,6 +118,19 @@ PROXIMAL: Family = {
     "sync-dvw in PyTorch": _job("sync-dvw", 2),
     "sync-dvw until": _job("sync-dvw", 2, train={"until": {"max_epochs": 4, "vc_loss": 2.0}}),
 }
+OWN: Family = {
+    "fedper": _job("fedper", sample=SOME),
+    "fedper of two layers": _job("fedper", layers={"last": 2}, server={"kind": "momentum"}),
+    "what is named travels": _job("fedavg", layers={"kind": "trainable", "match": ["second.*", "third.*"]}),
+    "adapters travel and the last layer stays": _job(
+        "fedadam", layers={"kind": "trainable", "match": ["second.*"], "personal": ["third.*"]}
+    ),
+}
+OWN_IN_TORCH: Family = {
+    "fedbn": _job("fedbn", 3),
+    "fedper in PyTorch": _job("fedper", 3, sample=SOME),
+    "fedrep": _job("fedrep", 3, epochs=None, local={"head_epochs": 2}),
+}
 FUSED: Family = {
     "feddaf by mixtures": _job("feddaf", 3, weigh={"backend": "em", "refit": 1, "time_limit": 100}),
     "feddaf": _job("feddaf", 2, weigh={"backend": "vae", "time_limit": 100}),
@@ -129,5 +142,10 @@ PORTABLE: dict[str, tuple[str, Family]] = {
     "travelling": (PLAIN, TRAVELLING),
     "divided": (PLAIN, DIVIDED),
     "statistics": (LIGHT, STATISTICS),
+    "personal": (FIXED, OWN),
 }
-MACHINE: dict[str, tuple[str, Family]] = {"pytorch": (TORCH, PROXIMAL), "fusion": (LIGHT, FUSED)}
+MACHINE: dict[str, tuple[str, Family]] = {
+    "pytorch": (TORCH, PROXIMAL),
+    "personal": (FIXED_TORCH, OWN_IN_TORCH),
+    "fusion": (LIGHT, FUSED),
+}

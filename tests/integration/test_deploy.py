@@ -210,3 +210,14 @@ def test_systemd_understands_every_line_of_its_units(path: Path, tmp_path: Path)
     )
     assert done.returncode == 0, done.stderr
     assert path.name not in done.stderr, done.stderr  # unknown keys only cause warnings
+
+
+@pytest.mark.parametrize("site", ["a", "b", "c"])
+def test_learner_and_evaluator_of_a_site_share_the_folder_of_personal_tensors(site: str) -> None:
+    services = compose("compose.yaml")["services"]
+    learner, evaluator = (services[f"{role}-{site}"] for role in ("learner", "evaluator"))
+    folder = learner["environment"]["HANSA_PERSONAL"]
+    assert evaluator["environment"]["HANSA_PERSONAL"] == folder
+    assert f"personal-{site}:{folder}" in learner["volumes"]
+    assert f"personal-{site}:{folder}:ro" in evaluator["volumes"]
+    assert folder in (DEPLOY / "Dockerfile").read_text()  # which makes it for the user of the daemons

@@ -13,6 +13,7 @@ from hansa.common.models.frames import cut
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import InvalidJob, Refused, Taken
 from hansa.common.values.ids import SiteName
+from hansa.common.values.results import Failure
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
@@ -117,7 +118,7 @@ async def test_a_quarantined_update_is_named_and_the_round_goes_on(tmp_path: Pat
 async def test_a_job_whose_every_site_fails_ends_failed_with_its_last_model(tmp_path: Path) -> None:
     async def refuse(site: LightSite, task: Task) -> None:
         if isinstance(task.work, Train):
-            await site.attendance.report_failure(task.id, "out of paper", final=False)
+            await site.attendance.report_failure(task.id, Failure(reason="out of paper"))
         else:
             await site.do(task)
 

@@ -14,6 +14,7 @@ from hansa.common.process.clock import SystemClock
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, HansaError
 from hansa.common.values.ids import JobId, SiteName
+from hansa.common.values.results import Failure
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.federation import Federation
@@ -117,7 +118,7 @@ async def test_a_site_without_the_app_that_joins_later_does_not_disturb_the_job(
 async def test_why_an_evaluator_could_not_evaluate_is_shown(tmp_path: Path) -> None:
     async def broken(site: LightSite, task: Task) -> None:
         assert isinstance(task.work, Evaluate)
-        await site.attendance.report_failure(task.id, "no more ink", final=False)
+        await site.attendance.report_failure(task.id, Failure(reason="no more ink"))
 
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         async with LightSite(served.address, "a", role="evaluator", answer=broken).attending():

@@ -7,6 +7,7 @@ about the model, a site builds the model, too, but only describes it.
 from hansa.common.job.check import located
 from hansa.common.values.history import Version
 from hansa.common.values.ids import ModelKey, SiteName, update_key
+from hansa.common.values.results import Anatomy
 from hansa.common.values.tasks import Init, Task
 from hansa.common.values.words import in_order, listed
 from hansa.controller.engine import versions
@@ -17,12 +18,16 @@ from hansa.controller.engine.orders import Compare
 from hansa.controller.plugin.outline import Outline
 
 ALARM = "first-model"  # rings when one more site is asked to build the model
+NOTHING_AVERAGED = (
+    "nothing in the model is averaged: it has no parameters of a floating-point type, and of other tensors"
+    " every version has a copy from one site"
+)
 PATIENCE = 60.0  # seconds until then; slow builds and uploads may go on, and the first to arrive counts
 
 
 def is_undescribed(job: Job) -> bool:
     """Whether version 0 came as a file, and a site has yet to describe it."""
-    return job.state.version >= 0 and job.rule.needs_anatomy and job.state.outline is None
+    return job.state.version >= 0 and job.rule.needs_description and not job.state.described
 
 
 def _request(job: Job) -> str:
@@ -57,6 +62,18 @@ def ask_one_more(job: Job, now: float) -> list[Effect]:
 def take(job: Job, task: Task, digest: str, outline: Outline | None, now: float) -> list[Effect]:
     """Take the version 0 that a site has built."""
     return [*_close_tasks(job, task), *enter(job, update_key(task.id), digest, outline, now)]
+
+
+def note(job: Job, backbone: str, anatomy: Anatomy | None, averaged: bool = True) -> None:
+    """Remember what a site says about the model it built, and what operators should know about it."""
+    job.state.backbone, job.state.described = backbone, True
+    if not averaged:
+        job.state.remarks.append(NOTHING_AVERAGED)
+    if anatomy and job.rule.travel.whole and 2 * anatomy.frozen_parameters > anatomy.parameters:
+        job.state.remarks.append(
+            f"the app never trains {anatomy.frozen_parameters:,} of the model's {anatomy.parameters:,}"
+            " parameters, but all of them travel; with `layers: {kind: trainable}` only the others do"
+        )
 
 
 def take_description(job: Job, task: Task, outline: Outline, now: float) -> list[Effect]:

@@ -26,6 +26,8 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
         reports[task.site] = report
         findings.metrics = {}
         findings.unevaluated.pop(task.site, None)
+        if report.personal:
+            findings.personal[task.site] = report.personal
     match subject:
         case OfVersion(version):
             _note_examples(job, findings, task.site, report)

@@ -7,7 +7,8 @@ from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.controller.engine import events, versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect
-from hansa.controller.engine.handlers import endings, first_model, gathering, probes, reports
+from hansa.controller.engine.events import Role
+from hansa.controller.engine.handlers import endings, first_model, gathering, probes, reports, sites
 from hansa.controller.engine.handlers.rounds import act, next_round
 from hansa.controller.engine.job import Job
 from hansa.controller.plugin.view import Contribution
@@ -22,6 +23,7 @@ def take_update(job: Job, event: events.UpdateArrived) -> list[Effect]:
     if isinstance(task.work, Init):
         if job.state.version >= 0:
             raise Stale(f"task {task.id} asks only for a description: version 0 came with the submission")
+        first_model.note(job, event.facts.backbone, event.facts.anatomy, event.averaged)
         effects = first_model.take(job, task, event.digest, event.outline, event.at)
         effects += gathering.proceed_from_first_model(job, event.at)
     else:
@@ -41,6 +43,7 @@ def take_description(job: Job, event: events.ModelDescribed) -> list[Effect]:
     task = job.open_task(event.task, event.site)
     if not isinstance(task.work, Init) or not first_model.is_undescribed(job):
         raise Stale(f"task {task.id} does not ask for a description")
+    first_model.note(job, event.backbone, event.outline.anatomy)
     effects = first_model.take_description(job, task, event.outline, event.at)
     effects += gathering.proceed_from_first_model(job, event.at)
     job.state.receipts[task.site] = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
@@ -84,10 +87,21 @@ def _announce(job: Job, contribution: Contribution) -> None:
 def take_failure(job: Job, event: events.TaskFailed) -> list[Effect]:
     """Take a site's message that it could not do a task; a final failure ends the job."""
     task = job.open_task(event.task, event.site)
+    if event.unfit:
+        return _go_on_without(job, task, event)
     if event.final:
         participation.note_failure(job, task, event.reason)
         return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at)
     return lose(job, task, event.reason, event.at)
+
+
+def _go_on_without(job: Job, task: Task, event: events.TaskFailed) -> list[Effect]:
+    """Leave a daemon out that can do no task of this job."""
+    role: Role = "evaluator" if isinstance(task.work, Evaluate) else "learner"
+    effects = sites.leave_out(job, role, task.site, event.reason, event.at)
+    if task.id in job.state.tasks and not job.ended:  # the pacer might wait until the site is back
+        effects += lose(job, task, event.reason, event.at)
+    return effects
 
 
 def lose(job: Job, task: Task, reason: str, now: float) -> list[Effect]:

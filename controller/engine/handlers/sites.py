@@ -2,6 +2,7 @@
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.errors import Stale
+from hansa.common.values.ids import SiteName
 from hansa.controller.engine import events
 from hansa.controller.engine.accounts import apps, participation
 from hansa.controller.engine.effects import Effect
@@ -66,13 +67,21 @@ def _leave_out(job: Job, event: events.SiteJoined, name: str, objection: str) ->
     """Leave out a daemon whose app does not fit the others'; a job that still waits for sites fails."""
     if job.state.status == "waiting":
         return endings.end(job, "failed", objection, event.at)
-    takes_part = event.site in (job.state.evaluators if event.role == "evaluator" else job.state.learners)
-    if not takes_part and job.state.left_out.get(name) == objection:
+    if not _takes_part(job, event.role, event.site) and job.state.left_out.get(name) == objection:
         raise Stale(f"{name} is already left out")
-    job.state.left_out[name] = objection
-    if not takes_part:
+    return leave_out(job, event.role, event.site, objection, event.at)
+
+
+def leave_out(job: Job, role: events.Role, site: SiteName, reason: str, now: float) -> list[Effect]:
+    """Go on without a daemon that is connected but cannot work for this job, until it connects anew."""
+    job.state.left_out[apps.daemon_name(role, site)] = reason
+    if not _takes_part(job, role, site):
         return []
-    return leave(job, events.SiteLeft(at=event.at, site=event.site, role=event.role))
+    return leave(job, events.SiteLeft(at=now, site=site, role=role))
+
+
+def _takes_part(job: Job, role: events.Role, site: SiteName) -> bool:
+    return site in (job.state.evaluators if role == "evaluator" else job.state.learners)
 
 
 def leave(job: Job, event: events.SiteLeft) -> list[Effect]:

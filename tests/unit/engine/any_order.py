@@ -205,6 +205,8 @@ class AnyOrder:
                 self.happen(play.cancel)
             case 1:
                 self._about(pick, lambda task: play.fail(task, final=True), Init, Train, Evaluate)
+            case 3 | 4:
+                self._about(pick, lambda task: play.fail(task, unfit=True), Train, Evaluate)
             case 2 if version is not None and play.machine.state.plan:
                 self.merging = None
                 self.happen(lambda: play.order_failed(play.merge_of(version)[0], "disk full"))

@@ -161,9 +161,12 @@ class Play:
         """Let a bad update arrive."""
         return self.do(ev.UpdateQuarantined(at=self.now, task=task.id, site=task.site, reason=reason))
 
-    def fail(self, task: Task, reason: str = "out of memory", final: bool = False) -> list[Effect]:
+    def fail(
+        self, task: Task, reason: str = "out of memory", final: bool = False, unfit: bool = False
+    ) -> list[Effect]:
         """Let a site report that it could not do a task."""
-        return self.do(ev.TaskFailed(at=self.now, task=task.id, site=task.site, reason=reason, final=final))
+        about = {"task": task.id, "site": task.site, "reason": reason}
+        return self.do(ev.TaskFailed(at=self.now, **about, final=final, unfit=unfit))
 
     def report(self, task: Task, right: int = 5, n: int = 10, loss: float = 1.0) -> list[Effect]:
         """Let a report arrive: `right` of `n` examples are classified correctly."""

@@ -23,6 +23,7 @@ from hansa.common.values.training import (
     LocalPluginSpec,
     OptimizerSpec,
     Standard,
+    Travel,
     ValidationSpec,
 )
 from hansa.protos import fleet_pb2 as fleet
@@ -91,6 +92,7 @@ def _train(**fields: Any) -> Train:
         _train(),
         _train(tensors=("a", "b")),
         _train(batches=20, after="j1-3"),
+        _train(personal_epochs=3),
         _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(optimizer={"kind": "adam", "lr": 1e-3, "amsgrad": True}, keep_optimizer=True),
@@ -123,6 +125,19 @@ def test_tasks_make_the_round_trip(work: Survey | Init | Train | Evaluate, seed:
         validation=ValidationSpec(fraction=0.1, stratified=False),
         work=work,
     )
+    assert task_codec.task_from_wire(_wired(task_codec.task_to_wire(task))) == task
+
+
+@pytest.mark.parametrize(
+    "travel",
+    [
+        Travel(kind="trainable", match=("*lora*",), personal=("head.*", "out")),
+        Travel(kind="personal", norm=True, last=2),
+    ],
+)
+def test_what_travels_makes_the_round_trip(travel: Travel) -> None:
+    words = {"app": "app.py:app", "seed": 1, "validation": ValidationSpec(), "round": 0}
+    task = Task(id="j1-1", job="j1", site="a", work=Init(), travel=travel, backbone="ab" * 32, **words)
     assert task_codec.task_from_wire(_wired(task_codec.task_to_wire(task))) == task
 
 
@@ -191,6 +206,7 @@ KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "ProbeWork": Probe,
     "TrainWork": Train,
     "EvaluateWork": Evaluate,
+    "Travel": Travel,
 }
 WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
 

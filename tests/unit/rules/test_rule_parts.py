@@ -189,6 +189,9 @@ COMPOSED = {
     "async-fedavg": "async all plain examples incremental plain all",
     "semisync-fedavg": "semisync all plain examples mean plain all",
     "fedprox": "sync all proximal examples mean plain all",
+    "fedbn": "sync all plain examples mean plain personal",
+    "fedper": "sync all plain examples mean plain personal",
+    "fedrep": "sync all head-first examples mean plain personal",
     "fedasync": "async all proximal equal mean mix all",
     "fedasync-constant": "async all proximal equal mean mix all",
     "fedasync-hinge": "async all proximal equal mean mix all",
@@ -314,6 +317,20 @@ REFUSED = [
         "sample: uniform does not go with pace async: every site that is",
     ),
     ("fedavg", {"merge": {"kind": "trimmed"}}, "weigh: examples does not go with merge trimmed: robust"),
+    ("fedbn", {"merge": {"bn": "pooled"}}, "merge.bn: pooled does not go with layers personal"),
+    ("fedper", {"layers": {"match": ["*"]}}, "layers.match: '*' matches every tensor: nothing would travel"),
+    (
+        "fedavg",
+        {"layers": {"kind": "trainable", "personal": ["*"]}},
+        "layers.personal: '*' matches every tensor: nothing would travel",
+    ),
+    ("fedavg", {"layers": {"kind": "personal"}}, "layers: personal needs to know what stays at the sites"),
+    ("fedrep", {"layers": {"kind": "all"}}, "layers: all does not go with local head-first: no tensors are"),
+    ("fedrep", {"layers": {"kind": "trainable"}}, "layers: trainable does not go with local head-first"),
+    ("fedrep", {"pace": {"kind": "semisync"}}, "pace: semisync does not go with local head-first: it sets"),
+    ("fedrep", {"train": {"batches": 3}}, "train: batches does not go with local head-first: it decides"),
+    ("fedrep", {"train": {"epochs": 3}}, "train.epochs: with local head-first, local.head_epochs and"),
+    ("fedrep", {"train": {"keep_optimizer": True}}, "train.keep_optimizer: each of the two stages"),
 ]
 
 

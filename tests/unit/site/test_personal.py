@@ -1,0 +1,129 @@
+"""The folder of the site's own tensors: they are those of the last accepted update, whatever happens."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hansa.common.models.checkpoints import load_checkpoint
+from hansa.common.models.model import ModelSpec, Role, TensorInfo
+from hansa.common.site.personal import PENDING, PersonalFolder
+from hansa.common.values.errors import InvalidInput, StoreFailed
+from hansa.common.values.ids import JobId
+from hansa.common.values.tasks import Init, Task
+from hansa.common.values.training import Travel, ValidationSpec
+
+JOB = JobId("j1")
+SPEC = ModelSpec((TensorInfo("head.weight", "float32", (2, 2), Role.PARAM, 1),), ("body", "head"))
+
+
+def task(number: int) -> Task:
+    words: dict[str, Any] = {"site": "a", "round": 1, "app": "app.py:app", "seed": 1}
+    travel = Travel(kind="personal", last=1)
+    return Task(id=f"j1-{number}", job=JOB, validation=ValidationSpec(), work=Init(), travel=travel, **words)
+
+
+def trained(folder: PersonalFolder, number: int, value: float) -> None:
+    folder.keep(task(number), SPEC, {"head.weight": np.full((2, 2), value, np.float32)})
+
+
+def value(folder: PersonalFolder) -> float | None:
+    """Return the number in the committed tensors, as an evaluator in another process finds it."""
+    own = folder.committed(JOB)
+    return None if own is None else float(own.arrays["head.weight"][0, 0])
+
+
+def test_a_receipt_commits_what_a_task_has_left(tmp_path: Path) -> None:
+    folder, evaluators = PersonalFolder(tmp_path / "own"), PersonalFolder(tmp_path / "own")
+    assert folder.begin(task(1), "") is None
+    trained(folder, 1, 1.0)
+    assert value(evaluators) is None
+    folder.commit(task(1))
+    own = evaluators.committed(JOB)
+    assert own is not None
+    assert (own.task, value(evaluators)) == ("j1-1", 1.0)
+
+
+def test_a_lost_receipt_is_made_up_for_by_the_next_task(tmp_path: Path) -> None:
+    folder = PersonalFolder(tmp_path)
+    trained(folder, 1, 1.0)
+    started = folder.begin(task(2), after="j1-1")
+    assert started is not None
+    assert started.task == "j1-1"
+    assert value(folder) == 1.0
+
+
+@pytest.mark.parametrize("again", [2, 3])
+def test_what_was_not_accepted_is_dropped(tmp_path: Path, again: int) -> None:
+    folder = PersonalFolder(tmp_path)
+    trained(folder, 1, 1.0)
+    folder.commit(task(1))
+    trained(folder, 2, 2.0)  # and the learner is killed before its update is accepted
+    started = folder.begin(task(again), after="j1-1")
+    assert started is not None
+    assert started.arrays["head.weight"][0, 0] == 1.0
+    trained(folder, again, 3.0)
+    folder.commit(task(again))
+    assert value(folder) == 3.0
+
+
+def test_a_task_that_is_delivered_again_after_its_receipt_changes_nothing(tmp_path: Path) -> None:
+    folder = PersonalFolder(tmp_path)
+    trained(folder, 1, 1.0)
+    folder.commit(task(1))
+    folder.begin(task(1), after="")
+    trained(folder, 1, 9.0)
+    folder.commit(task(1))
+    assert value(folder) == 1.0
+    folder.begin(task(2), after="j1-1")
+    assert value(folder) == 1.0
+
+
+def test_a_commit_of_another_task_does_nothing(tmp_path: Path) -> None:
+    folder = PersonalFolder(tmp_path)
+    trained(folder, 1, 1.0)
+    folder.commit(task(7))
+    assert value(folder) is None
+
+
+def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = PersonalFolder(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert folder.begin(task(3), after="j1-2") is None
+    assert "own tensors after task j1-2 are lost; training goes on from the app's initial" in caplog.text
+    trained(folder, 1, 1.0)
+    folder.commit(task(1))
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        folder.begin(task(3), after="j1-2")
+    assert "training goes on from those after task j1-1" in caplog.text
+    folder.path(JOB).write_bytes(b"nonsense")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        assert folder.committed(JOB) is None
+    assert "cannot be used: " in caplog.text
+
+
+def test_files_are_for_their_owner_only_and_can_be_read_as_models(tmp_path: Path) -> None:
+    folder = PersonalFolder(tmp_path / "own")
+    trained(folder, 1, 1.0)
+    pending = folder.path(JOB, PENDING)
+    assert (pending.stat().st_mode & 0o777, pending.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    folder.commit(task(1))
+    assert folder.path(JOB).stat().st_mode & 0o777 == 0o600
+    manifest, _ = load_checkpoint(folder.path(JOB))
+    assert manifest.spec == SPEC
+    assert folder.jobs() == ["j1"]
+
+
+def test_a_folder_that_cannot_be_written_fails_the_task(tmp_path: Path) -> None:
+    (tmp_path / "own").write_text("a file")
+    with pytest.raises(StoreFailed, match="--personal names another folder"):
+        trained(PersonalFolder(tmp_path / "own"), 1, 1.0)
+
+
+def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="is not a job id"):
+        PersonalFolder(tmp_path).committed(JobId("../j1"))
