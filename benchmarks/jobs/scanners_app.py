@@ -31,4 +31,10 @@ def build() -> nn.Module:
     )
 
 
+def build_plain() -> nn.Module:
+    """Return the same network without the normalisation."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
 app = App(model=build, task="classification", classes=10, data=load)
+plain = App(model=build_plain, task="classification", classes=10, data=load)
