@@ -13,73 +13,20 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-import yaml
+from accuracy_figures import level, markdown, site_losses
+from accuracy_table import ROOT, Row, Table, read_table
 from blake3 import blake3
 from harness import RESULTS, end_in_order, machine, save
 
 from hansa.common.run.trial import outcome, run_trial
-from hansa.common.ui.options import amount
 from hansa.common.values.errors import HansaError
 
-ROOT = Path(__file__).resolve().parents[1]
 TABLES = Path(__file__).with_name("tables")
 CODE = ("common", "controller", "evaluator", "learner", "protos")
-KEYS = {"title", "budget", "seeds", "job", "set", "slow", "within", "rows"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method: a job file, what is changed in it, and which sites are slowed."""
-
-    name: str
-    job: Path
-    changes: Mapping[str, object]
-    slow: Mapping[str, float]
-    within: float | None  # virtual time that counts
-
-    def definition(self, seed: int) -> str:
-        """Return a digest of everything that decides what a run computes, except the code."""
-        app = str(self.changes.get("app") or yaml.safe_load(self.job.read_text())["app"]).rpartition(":")[0]
-        files = [path.read_text() for path in (self.job, ROOT / app) if path.is_file()]
-        told = json.dumps([files, self.changes, self.slow, self.within, seed], sort_keys=True)
-        return blake3(told.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Table:
-    """What is compared, and under which conditions."""
-
-    name: str
-    title: str
-    budget: str  # what all rows have in common
-    seeds: tuple[int, ...]
-    rows: tuple[Row, ...]
-
-
-def read_table(path: Path) -> Table:
-    """Read a table's definition; what is above `rows` applies to all of them."""
-    held = yaml.safe_load(path.read_text())
-    unknown = sorted(held.keys() - KEYS)
-    if unknown:
-        sys.exit(f"{path}: {unknown[0]}: unknown key; there are {', '.join(sorted(KEYS))}")
-    rows = []
-    for name, own in held["rows"].items():
-        said = own or {}
-        unknown = sorted(said.keys() - {"job", "set", "slow"})
-        if unknown:
-            sys.exit(f"{path}: rows.{name}.{unknown[0]}: unknown key; a row has job, set and slow")
-        changes = {**held.get("set", {}), **said.get("set", {})}
-        job, slow = said.get("job", held.get("job", "")), said.get("slow", held.get("slow", {}))
-        rows.append(Row(name, ROOT / job, changes, slow, held.get("within")))
-    return Table(
-        path.stem, held["title"], held["budget"], tuple(held.get("seeds", (1990, 1991))), tuple(rows)
-    )
 
 
 def code_version() -> str:
@@ -95,7 +42,6 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
     definition, load, started = row.definition(seed), os.getloadavg()[0], time.time()
     with tempfile.TemporaryDirectory(prefix="hansa-accuracy-") as folder:
         report = run_trial(row.job, Path(folder) / "out", {**row.changes, "seed": seed}, row.slow)
-    found = outcome(report, row.slow, row.within)
     loads = [round(load, 2), round(os.getloadavg()[0], 2)]
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started))
     known = {
@@ -106,7 +52,8 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
         "at": stamp,
         "load": loads,
     }
-    return known | asdict(found)
+    figures = asdict(outcome(report, row.slow, row.within))
+    return known | figures | {"site_losses": site_losses(report)}
 
 
 class Results:
@@ -134,44 +81,46 @@ class Results:
         about = {"title": self._table.title, "budget": self._table.budget, "machine": machine()}
         save(self._name, {**about, "runs": self._runs})
 
+    def tuned(self, row: Row) -> Row:
+        """Return a row with the value that did best, of those that were measured."""
+        tune = self._table.tune
+        candidates = tune.candidates(row) if tune else {}
+        if not tune or not candidates:
+            return row
+        runs = {value: self.find(candidate, tune.seed, None) for value, candidate in candidates.items()}
+        levels = {value: level(run) for value, run in runs.items() if run and run["curve"]}
+        if not levels:
+            return row
+        return replace(row, changes={**row.changes, tune.key: max(levels, key=lambda value: levels[value])})
 
-def _share(values: Iterable[float | None]) -> str:
-    """Return the mean of some shares as text, with the range."""
-    found = [value for value in values if value is not None]
-    if not found:
-        return "–"
-    spread = f" ({min(found) * 100:.1f} – {max(found) * 100:.1f})" if len(found) > 1 else ""
-    return f"{fmean(found) * 100:.1f} %{spread}"
 
+class Driver:
+    """Measures what is missing in a table."""
 
-def _mean(runs: Sequence[Mapping[str, Any]], field: str) -> float:
-    return fmean(run[field] for run in runs)
+    def __init__(self, results: Results, code: str, accepted: str | None, again: bool) -> None:
+        self._results, self._code, self._again = results, code, again
+        self._accepted = accepted  # code whose runs need not be repeated; None: any
+        self.failed = 0
 
+    def measure(self, table: Table, rows: list[Row], seeds: list[int]) -> None:
+        """Choose the parameter that the table tunes, then run every row with every seed."""
+        for row in rows if table.tune else ():
+            for candidate in table.tune.candidates(row).values():
+                self._provide(candidate, table.tune.seed)
+        # One seed at a time: half a table of two seeds cannot rank.
+        for seed in seeds:
+            for row in rows:
+                self._provide(self._results.tuned(row), seed)
 
-def print_markdown(
-    table: Table, results: Results, rows: Sequence[Row], seeds: Sequence[int], code: str
-) -> None:
-    """Print the runs that match the current definition of a table."""
-    print(f"\n{table.title}\n{table.budget}\n")
-    counts = ["rounds", "updates", "steps", *(["virtual"] if any(row.within for row in rows) else [])]
-    titles = ["row", "seeds", "accuracy", "best", "merges", *counts[1:], "up", "down", "seconds"]
-    for line in (titles, ["---"] * len(titles)):
-        print(f"| {' | '.join(line)} |")
-    older = False
-    for row in rows:
-        runs = [run for seed in seeds if (run := results.find(row, seed, None))]
-        if not runs:
-            print(f"| {row.name} | 0 {'| ' * (len(titles) - 2)}|")
-            continue
-        mark = "" if all(run["code"] == code for run in runs) else " †"
-        older = older or bool(mark)
-        whole = " | ".join(f"{_mean(runs, field):.0f}" for field in counts)
-        traffic = " | ".join(amount(round(_mean(runs, field))) for field in ("bytes_up", "bytes_down"))
-        quality = f"{_share(run['accuracy'] for run in runs)} | {_share(run['best'] for run in runs)}"
-        seconds = f"{_mean(runs, 'seconds'):.0f}"
-        print(f"| {row.name}{mark} | {len(runs)} | {quality} | {whole} | {traffic} | {seconds} |")
-    if older:
-        print("\n† measured with other code")
+    def _provide(self, row: Row, seed: int) -> None:
+        if not self._again and self._results.find(row, seed, self._accepted):
+            return
+        print(f"{row.name}, seed {seed} …", flush=True)
+        try:
+            self._results.add(measure(row, seed, self._code))
+        except HansaError as error:
+            print(f"{row.name}, seed {seed}: {error}", file=sys.stderr)
+            self.failed += 1
 
 
 def main() -> None:
@@ -193,24 +142,17 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no row {unknown[0]}; there are {', '.join(names)}")
     rows = [row for row in table.rows if row.name in (chosen.rows or names)]
-    seeds, code = chosen.seeds or table.seeds, code_version()
+    seeds, code = list(chosen.seeds or table.seeds), code_version()
     results = Results(table)
     end_in_order()
     os.chdir(ROOT)  # apps are named relative to it
-    failed = 0
-    # One seed at a time: half a table of two seeds cannot rank.
-    for seed in [] if chosen.only_print else seeds:
-        for row in rows:
-            if not chosen.again and results.find(row, seed, None if chosen.keep else code):
-                continue
-            print(f"{row.name}, seed {seed} …", flush=True)
-            try:
-                results.add(measure(row, seed, code))
-            except HansaError as error:
-                print(f"{row.name}, seed {seed}: {error}", file=sys.stderr)
-                failed += 1
-    print_markdown(table, results, rows, seeds, code)
-    sys.exit(1 if failed else 0)
+    driver = Driver(results, code, None if chosen.keep else code, chosen.again)
+    if not chosen.only_print:
+        driver.measure(table, rows, seeds)
+    rows = [results.tuned(row) for row in rows]
+    runs = [[run for seed in seeds if (run := results.find(row, seed, None))] for row in rows]
+    print(f"\n{markdown(table, rows, runs, code)}")
+    sys.exit(1 if driver.failed else 0)
 
 
 if __name__ == "__main__":

@@ -83,3 +83,44 @@ def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None
     code, shown, _ = _drive(tmp_path, "--print")
     assert "| fedavg | 0 |" in shown, "another definition is another run"
     assert code == 0
+
+
+TUNED = """
+title: Digits at two sites, with a learning rate of their own
+budget: one round of one epoch for all
+seeds: [5, 6]
+job: examples/digits/job.yaml
+set:
+  data.sites: 2
+  data.partition: {kind: iid}
+  data.examples: 200
+  pace: {kind: sync, rounds: 2}
+tune: {seed: 4, key: train.optimizer.lr, values: [1.0e-6, 0.05], set: {data.test: 0}}
+rows:
+  fedavg:
+  as it is: {set: {train.optimizer.lr: 1.0e-6}}
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_row_takes_the_learning_rate_that_is_best_with_another_seed(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(TUNED)
+    code, shown, complaint = _drive(tmp_path)
+    assert code == 0, complaint
+    runs = json.loads((tmp_path / "results" / "accuracy_small.json").read_text())["runs"]
+    tried = [run["row"] for run in runs if run["seed"] == 4]
+    assert tried == ["fedavg, train.optimizer.lr 1e-06", "fedavg, train.optimizer.lr 0.05"]
+    first, second = (
+        next(line for line in shown.splitlines() if line.startswith(f"| {name} "))
+        for name in ("fedavg", "as it is")
+    )
+    assert first.startswith("| fedavg | 2 | 0.05 | ")
+    assert second.startswith("| as it is | 2 | 1e-06 | ")
+    means = {(run["row"], run["seed"]): sum(accuracy for *_, accuracy in run["curve"]) / 2 for run in runs}
+    behind = [means["as it is", seed] - means["fedavg", seed] for seed in (5, 6)]
+    assert f" | {sum(behind) / 2 * 100:+.1f} ± " in second, "differences are those of the same seed"
+
+    (tmp_path / "small.yaml").write_text(TUNED.replace("seed: 4", "seed: 5"))
+    code, _, complaint = _drive(tmp_path, "--print")
+    assert code == 1
+    assert "tune.seed: 5 is one of the table's own seeds" in complaint
