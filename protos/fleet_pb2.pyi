@@ -1182,8 +1182,8 @@ class Evaluation(google.protobuf.message.Message):
         """TP, FP, FN of each label, instead of a matrix, if an example may have several labels"""
 
     @property
-    def own_model(self) -> global___Evaluation:
-        """of the site's own model on the same examples, if the task asked for it; it has none itself"""
+    def own_model(self) -> global___OwnEvaluation:
+        """of the site's own model on the same examples, if the task asked for it"""
 
     def __init__(
         self,
@@ -1195,12 +1195,63 @@ class Evaluation(google.protobuf.message.Message):
         metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
         personal: builtins.str = ...,
         labels: collections.abc.Iterable[builtins.int] | None = ...,
-        own_model: global___Evaluation | None = ...,
+        own_model: global___OwnEvaluation | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["own_model", b"own_model"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "personal", b"personal"]) -> None: ...
 
 global___Evaluation = Evaluation
+
+@typing.final
+class OwnEvaluation(google.protobuf.message.Message):
+    """As Evaluation, which must not contain itself: a message could be nested without end."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class MetricsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    N_FIELD_NUMBER: builtins.int
+    LOSS_SUM_FIELD_NUMBER: builtins.int
+    CLASSES_FIELD_NUMBER: builtins.int
+    CONFUSION_FIELD_NUMBER: builtins.int
+    METRICS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    n: builtins.int
+    loss_sum: builtins.float
+    classes: builtins.int
+    @property
+    def confusion(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def metrics(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]: ...
+    @property
+    def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        n: builtins.int = ...,
+        loss_sum: builtins.float = ...,
+        classes: builtins.int = ...,
+        confusion: collections.abc.Iterable[builtins.int] | None = ...,
+        metrics: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
+        labels: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n"]) -> None: ...
+
+global___OwnEvaluation = OwnEvaluation
 
 @typing.final
 class Failure(google.protobuf.message.Message):

@@ -1,6 +1,7 @@
 """Converts manifests, results and receipts to and from protobuf messages; `task_codec` converts tasks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -116,18 +117,22 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     """Encode an evaluation; without examples it has no counts."""
+    wire = fleet.Evaluation(personal=evaluation.personal, **_measured(evaluation))
+    if evaluation.own_model is not None:
+        wire.own_model.MergeFrom(fleet.OwnEvaluation(**_measured(evaluation.own_model)))
+    return wire
+
+
+def _measured(evaluation: Evaluation) -> dict[str, Any]:
     confusion, labels = (evaluation.confusion, evaluation.labels) if evaluation.n else (Counts(), Counts())
-    own_model = evaluation.own_model
-    return fleet.Evaluation(
-        n=evaluation.n,
-        loss_sum=evaluation.loss_sum,
-        classes=len(confusion),
-        confusion=confusion.array().reshape(-1).tolist(),
-        metrics=evaluation.metrics,
-        labels=labels.array().reshape(-1).tolist(),
-        personal=evaluation.personal,
-        own_model=None if own_model is None else evaluation_to_wire(own_model),
-    )
+    return {
+        "n": evaluation.n,
+        "loss_sum": evaluation.loss_sum,
+        "classes": len(confusion),
+        "confusion": confusion.array().reshape(-1).tolist(),
+        "metrics": evaluation.metrics,
+        "labels": labels.array().reshape(-1).tolist(),
+    }
 
 
 def profile_to_wire(profile: Profile) -> fleet.Profile:
@@ -158,34 +163,36 @@ def outcome_from_wire(
     return evaluation_from_wire(wire.evaluation)
 
 
-def evaluation_from_wire(wire: fleet.Evaluation, nested: bool = False) -> Evaluation:
+def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
     """Decode an evaluation; raise ValueError if it is invalid."""
-    if nested and wire.HasField("own_model"):  # before ever more of them are read
-        raise ValueError("the evaluation of a site's own model has another one in it")
+    own_model = Evaluation(**_read(wire.own_model)) if wire.HasField("own_model") else None
+    personal = wire.personal and identifier(wire.personal, "task")
+    return Evaluation(**_read(wire), personal=personal, own_model=own_model)
+
+
+def _read(wire: fleet.Evaluation | fleet.OwnEvaluation) -> dict[str, Any]:
     if not wire.n and (wire.classes or wire.labels):  # there was nothing to count
         raise ValueError("a report of 0 examples has counts")
     if len(wire.confusion) != wire.classes**2:
         raise ValueError(f"{len(wire.confusion)} counts do not make a {wire.classes}×{wire.classes} matrix")
     if len(wire.labels) % 3 or len(wire.labels) > 3 * COLUMNS:  # before millions of counts are read
         raise ValueError(f"{len(wire.labels)} counts are not three for each of at most {COLUMNS} labels")
-    return Evaluation(
-        n=wire.n,
-        loss_sum=wire.loss_sum,
-        confusion=_table(wire.confusion, wire.classes),
-        labels=_table(wire.labels, 3),
-        metrics=dict(wire.metrics),
-        personal=wire.personal and identifier(wire.personal, "task"),
-        own_model=evaluation_from_wire(wire.own_model, nested=True) if wire.HasField("own_model") else None,
-    )
+    return {
+        "n": wire.n,
+        "loss_sum": wire.loss_sum,
+        "confusion": _table(wire.confusion, wire.classes),
+        "labels": _table(wire.labels, 3),
+        "metrics": dict(wire.metrics),
+    }
 
 
 def _table(cells: Sequence[int], columns: int) -> np.ndarray:
     return np.fromiter(cells, np.uint64, len(cells)).reshape(-1, columns or 1)
 
 
-def require_stated(wire: fleet.Evaluation, stated: Stated) -> None:
+def require_stated(wire: fleet.Evaluation | fleet.OwnEvaluation, stated: Stated) -> None:
     """Refuse an evaluation that contradicts what its site has stated, before its counts are read."""
-    if wire.HasField("own_model"):
+    if isinstance(wire, fleet.Evaluation) and wire.HasField("own_model"):
         require_stated(wire.own_model, stated)
     if not wire.n and not wire.classes and not wire.labels:
         return

@@ -10,6 +10,7 @@ import pytest
 
 import hansa.learner.plugins.selection  # noqa: F401 - registers the plugins
 from hansa.common.methods.adaptive import ADAPTIVE
+from hansa.common.methods.ditto import DITTO
 from hansa.common.methods.importance import IMPORTANCE
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins import registry as plugins
@@ -21,6 +22,7 @@ from tests.unit.learner import local_parts
 # Values for parameters without a default; plugins of other packages must have defaults.
 NEEDED: dict[str, dict[str, Any]] = {
     ADAPTIVE: {"vc_loss": 0.0, "tombstones": 5, "epochs": 2},
+    DITTO: {"lam": 0.1, "epochs": 1},
     PROXIMAL: {"mu": 0.1},
 }
 

@@ -468,7 +468,7 @@ def test_a_failure_makes_the_round_trip_and_is_kept_short() -> None:
         {"n": 4, "labels": [0] * 3 * (COLUMNS + 1)},
         {"n": 4, "classes": 2, "confusion": [1, 1, 1, 1], "labels": [1, 1, 1]},
         {"n": 4, "own_model": {"n": 5}},
-        {"n": 4, "own_model": {"n": 4, "own_model": {"n": 4}}},
+        {"n": 4, "own_model": {"n": 4, "classes": 2, "confusion": [1, 1, 1]}},
         {"n": 4, "labels": [1, 1, 1], "metrics": {"micro_f1": 0.5}},
     ],
 )
