@@ -240,6 +240,16 @@ def test_adaptive_training_without_rounds_survives_a_kill_at_every_named_point(
     assert all(set(entry["scores"]["a"]["found"]) == set("ade") for entry in history)
 
 
+def _wait_for_versions(federation: Federation, job: str, count: int) -> None:
+    """Wait until a job has made some more versions or is complete, so that kills hit it at any moment."""
+
+    def view() -> Any:
+        return federation.json("job", "show", job)
+
+    first = view()["version"]
+    federation.until(lambda: view()["status"] == "completed" or view()["version"] >= first + count)
+
+
 @pytest.mark.timeout(240 + 20 * KILLS)
 @pytest.mark.parametrize("rule", ["fedavg", "async-fedavg"])
 def test_a_job_survives_random_kills_of_every_process(federation: Federation, rule: str) -> None:
@@ -251,6 +261,7 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
     while federation.kills < KILLS:
         if not jobs or federation.json("job", "show", jobs[-1])["status"] == "completed":
             jobs.append(federation.json("job", "submit", "job.yaml", *SETTINGS, *words)["job"])
+        _wait_for_versions(federation, jobs[-1], chance.randrange(4))
         names = [*VICTIMS, "redis"] if federation.redis else VICTIMS
         name = chance.choice(names) if federation.kills else names[-1]
         if name == "redis":
