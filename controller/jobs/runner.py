@@ -295,6 +295,6 @@ def _refuse(done: "asyncio.Future[int]", error: Stale) -> None:
 
 
 def mark_as_seen(done: "asyncio.Future[Any]") -> None:
-    """Mark an outcome as seen: whoever waited for it may be gone, or not care whether it failed."""
+    """Mark an outcome as seen: the caller may be gone, or may not care whether it failed."""
     if not done.cancelled():
         done.exception()

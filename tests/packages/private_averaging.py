@@ -2,7 +2,8 @@
 
 A site shortens what it has changed to a norm C and adds noise to every number before anything leaves it. The
 controller divides the sum of the changes by what the weights are expected to add up to, so that a site moves
-the model by at most C / expected, whoever else takes part. C follows how much sites have had to shorten.
+the model by at most C / expected, no matter which other sites take part. C follows how much sites have had to
+shorten.
 """
 
 import math

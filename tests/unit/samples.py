@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from hansa.common.models.frames import Layout, Sealer, cut, pack
+from hansa.common.models.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.values.ids import ModelKey
 from hansa.controller.community.grid import Grid, size
@@ -24,6 +24,21 @@ def spec_of(kinds: Mapping[str, Kind], roles: Mapping[str, Role] | None = None) 
             for name, (dtype, shape) in kinds.items()
         )
     )
+
+
+# Tensors of every kind that a merge treats in its own way; some are longer than a frame, one is empty.
+MIXED = spec_of(
+    {
+        "small": ("float32", (5,)),
+        "empty": ("float32", (0, 3)),
+        "var": ("float32", (4,)),
+        "long": ("float32", (FRAME // 4 + 100,)),
+        "half": ("bfloat16", (7,)),
+        "count": ("int64", ()),
+        "double": ("float64", (FRAME // 16,)),
+    },
+    {"var": Role.STAT},
+)
 
 
 def values(spec: ModelSpec, seed: int = 0) -> dict[str, np.ndarray]:

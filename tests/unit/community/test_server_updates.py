@@ -6,8 +6,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from hansa.common.models.frames import FRAME, FrameCheck, views
-from hansa.common.models.model import ModelSpec, Role
+from hansa.common.models.frames import FrameCheck, views
+from hansa.common.models.model import ModelSpec
 from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
@@ -21,21 +21,10 @@ from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Optimizer, Yo
 from hansa.controller.storage.stores import Draft, StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.values.members import Change, Member
-from tests.unit.samples import keep, payload_of, spec_of, values
+from tests.unit.samples import MIXED, keep, payload_of, spec_of, values
 
 Arrays = Mapping[str, np.ndarray]
-SPEC = spec_of(
-    {
-        "small": ("float32", (5,)),
-        "empty": ("float32", (0, 3)),
-        "var": ("float32", (4,)),
-        "long": ("float32", (FRAME // 4 + 100,)),
-        "half": ("bfloat16", (7,)),
-        "count": ("int64", ()),
-        "double": ("float64", (FRAME // 16,)),
-    },
-    {"var": Role.STAT},
-)
+SPEC = MIXED
 TRAINED = ("small", "long", "half", "double")
 
 

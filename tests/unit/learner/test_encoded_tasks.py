@@ -26,7 +26,9 @@ def start_of(trainer: Trainer) -> Arrays:
 
 @pytest.mark.parametrize("encoding", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("app", [TORCH, OWN], ids=["network", "own training"])
-def test_an_update_is_encoded_whoever_trains_it(tmp_path: Path, app: str, encoding: LocalPluginSpec) -> None:
+def test_an_update_is_encoded_whether_hansa_or_the_app_trains_it(
+    tmp_path: Path, app: str, encoding: LocalPluginSpec
+) -> None:
     plain, whole, _ = do(trainer_of(tmp_path, app))
     sent, update, _ = do(trainer_of(tmp_path, app), encoding=encoding)
     assert update.manifest.spec == encoded_spec(encoding_of(encoding), whole.manifest.spec)
