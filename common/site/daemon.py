@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from hansa.common.process.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance
@@ -26,14 +26,13 @@ from hansa.common.values.errors import (
     Unfit,
     reason,
 )
-from hansa.common.values.ids import JobId, TaskId
+from hansa.common.values.ids import TaskId
 from hansa.common.values.results import Failure
 from hansa.common.values.tasks import Task
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 PERSONAL = "personal"  # in the state directory, unless --personal names another folder
-KEPT = 4  # jobs whose model and data stay in memory
 LOOK = 5.0  # seconds between two looks at the apps' files and at data that could not be used
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -233,9 +232,3 @@ def _completing(work: Callable[[*Args], T], *args: *Args) -> T:
         return work(*args)
     except StopIteration as error:
         raise RuntimeError("StopIteration was raised").with_traceback(error.__traceback__) from None
-
-
-def make_room(kept: dict[JobId, Any]) -> None:
-    """Forget the oldest jobs to make room for one more."""
-    while len(kept) >= KEPT:
-        kept.pop(next(iter(kept)))
