@@ -15,6 +15,7 @@ from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import Sealer, cut
 from hansa.common.models.model import Manifest
 from hansa.common.site.failures import failure_of
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.stock import Networks
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.results import UpdateFacts
@@ -44,8 +45,8 @@ class _Site:
         self._app, self._data, self._number = app, data, number
         self.split = split
         self.data = data.path(number)
-        self.state = folder / data.names[number]
-        self.personal_folder = self.state / "personal"
+        self.files = DiskFiles(folder / data.names[number])
+        self.personal_files = self.files.folder("personal")
         self._loaded: _Loaded | None = None
 
     def get(self, ref: str) -> _Loaded:
