@@ -17,6 +17,7 @@ from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import load
 from hansa.common.torch.resident import WHOLE, Resident
+from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
@@ -80,6 +81,7 @@ class Measurer:
 
         `estimates` says whether its batch-norm statistics are estimated from the site's data.
         """
+        seed_generators(task_seed(task))
         if app.evaluate is not None:
             return app.measured({**(network or {}), **arrays}, prepared.examples)
         assert prepared.tensors is not None
