@@ -25,7 +25,12 @@ class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
     def __init__(
-        self, data: SiteData, folder: Path, slow: Mapping[str, float], central: bool = False
+        self,
+        data: SiteData,
+        folder: Path,
+        slow: Mapping[str, float],
+        central: bool = False,
+        threads: int = 1,
     ) -> None:
         for name in slow:
             if name not in data.files:
@@ -36,6 +41,7 @@ class LocalFederation:
         self._folder = folder
         self._slow = slow  # the factor by which each site's training is slowed down
         self._central = central  # one site holds all data
+        self._threads = threads  # PyTorch's, of each learner and evaluator
         self._processes = Processes(folder)
         self._stop = Interruption()
 
@@ -67,10 +73,10 @@ class LocalFederation:
         async with Client(address) as client:
             await self._stop.unless_asked(self._await_evaluators(client))
             submitted = await client.submit(spec)
-            keep_resolved(self._folder, submitted, spec)
+            keep_resolved(self._folder, submitted, spec, self._threads)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            final = await keep_results(self._folder, client, submitted.job, spec)
+            final = await keep_results(self._folder, client, submitted.job, spec, self._threads)
             warn(final, known=submitted.warnings)
             return final
 
@@ -78,7 +84,8 @@ class LocalFederation:
         """Start all processes; return the controller's address."""
         address = await self._processes.start_controller()
         data = self._data
-        self._processes.start_sites(address, data.spec.app, data.files, self._slow, data.split)
+        more = (self._slow, data.split, self._threads)
+        self._processes.start_sites(address, data.spec.app, data.files, *more)
         return address
 
     async def _await_evaluators(self, client: Client) -> None:

@@ -46,10 +46,15 @@ class Processes:
         return str(json.loads((state / "controller.lock").read_text())["address"])
 
     def start_sites(
-        self, address: str, app: str, files: Mapping[str, Path], slow: Mapping[str, float], split: str
+        self,
+        address: str,
+        app: str,
+        files: Mapping[str, Path],
+        slow: Mapping[str, float],
+        split: str,
+        threads: int,
     ) -> None:
         """Start a learner and an evaluator for each site."""
-        threads = max(1, (os.cpu_count() or 1) // len(files))
         for role in ("learner", "evaluator"):
             for name, data in files.items():
                 more = ["--slow", str(slow.get(name, 1))] if role == "learner" else ["--split", split]
