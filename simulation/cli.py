@@ -23,6 +23,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     "--sites", type=click.IntRange(1, SITES), help="How many sites (default: the job file's data.sites)."
 )
 @click.option(
+    "--workers",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="Worker processes; 0: this process does everything. The results are the same.",
+)
+@click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
 )
 @click.option(
@@ -39,6 +46,7 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
 def simulate(
     file: Path,
     sites: int | None,
+    workers: int,
     changes: tuple[str, ...],
     out: Path | None,
     as_json: bool,
@@ -61,11 +69,12 @@ def simulate(
     if folder.exists() and any(folder.iterdir()):
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     wait_without_spinning()
+    from hansa.simulation.run import Options
     from hansa.simulation.show import (
         run_and_show,  # PyTorch takes a second to load, and help does not need it
     )
 
-    view, interrupted = run_and_show(located(spec, file), folder, sites, as_json)
+    view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, Options(workers=workers))
     if as_json:
         print_json(outcome(view))
     raise SystemExit(INTERRUPTED if interrupted else exit_code(view))

@@ -26,7 +26,6 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Merged
 from hansa.controller.jobs.chores import Traffic
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.storage.stores import Store
 from hansa.controller.transfers.descriptions import require_same_model
 from hansa.controller.transfers.wanted import Encoded, wanted_update
 from hansa.controller.work.bench import Bench
@@ -35,6 +34,8 @@ from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
 from hansa.simulation.data import VirtualData
 from hansa.simulation.memory import SiteMemory
+from hansa.simulation.slab import Slot
+from hansa.simulation.store import SharedStore
 from hansa.simulation.timing import Timing
 from hansa.simulation.traffic import Downloads
 
@@ -68,7 +69,7 @@ class Driver:
         self,
         machine: Machine,
         bench: Bench,
-        store: Store,
+        store: SharedStore,
         crew: Crew,
         data: VirtualData,
         timing: Timing,
@@ -231,7 +232,7 @@ class Driver:
         match result:
             case Update():
                 steps = result.facts.steps
-                return due.began + timing.training(due.site, steps) + timing.upload(result.payload.nbytes)
+                return due.began + timing.training(due.site, steps) + timing.upload(result.nbytes)
             case Evaluation():
                 return due.began + timing.evaluation(due.site, result.n) + timing.upload(0)
             case Profile() | Failure():
@@ -261,7 +262,7 @@ class Driver:
     def _take_update(self, due: Due, update: Update) -> None:
         """Check an update as a controller does, store it, and tell the job."""
         task, manifest = due.task, update.manifest
-        self.traffic.up += update.payload.nbytes
+        self.traffic.up += update.nbytes
         try:
             if isinstance(task.work, Init) and self.machine.state.current is not None:
                 self._describe(task, update)
@@ -347,7 +348,10 @@ class Driver:
         return manifest.digest.hex()
 
 
-def _publish(store: Store, key: ModelKey, update: Update) -> None:
+def _publish(store: SharedStore, key: ModelKey, update: Update) -> None:
+    if isinstance(update.payload, Slot):
+        store.adopt(key, update.manifest, update.peaks, update.payload)
+        return
     draft = store.draft(key, update.manifest.spec)
     for index, frame in enumerate(cut(update.payload)):
         draft.write(index, frame)

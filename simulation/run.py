@@ -20,17 +20,17 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.views import Surroundings, job_view, origin_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rulebook.resolve import resolved, software
-from hansa.controller.storage.stores import Store
-from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.bench import Bench
 from hansa.simulation.agenda import seconds
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.inline import Inline
+from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TEST, TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
 from hansa.simulation.models import StoredModels
 from hansa.simulation.prepare import Prepared, prepare
+from hansa.simulation.store import SharedStore
 from hansa.simulation.submission import submitted
 from hansa.simulation.timing import Timing
 
@@ -43,6 +43,7 @@ class Options:
     """Who does the work of a simulation."""
 
     workers: int = 0  # processes; 0: this one does everything
+    memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
 
 
 USUAL = Options()
@@ -67,7 +68,7 @@ class Simulation:
     ) -> None:
         spec, data, self._folder = prepared.spec, prepared.data, folder
         rule, job = compose(spec), new_job_id()
-        self.store: Store = MemoryStore()
+        self.store = SharedStore(options.memory, folder / "spilled")
         spec, first = submitted(spec, rule, job, self.store)
         self.settings = prepared.spec.simulate or SimulateSpec()
         # Files that the job names are on this machine; the engine knows their digests.
@@ -85,7 +86,10 @@ class Simulation:
         self.driver.begin(first)
 
     def _make_crew(self, options: Options) -> Crew:
-        return Inline(Desk(self.spec.app, self._prepared.data, self._models))
+        ref, data = self.spec.app, self._prepared.data
+        if options.workers:
+            return Workers(options.workers, ref, data, self.store)
+        return Inline(Desk(ref, data, self._models))
 
     def _let_sites_join(self) -> None:
         app, data = self._prepared.app, self._prepared.data

@@ -11,6 +11,7 @@ from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Evaluation, Failure, Profile, UpdateFacts
 from hansa.common.values.tasks import Task
 from hansa.simulation.memory import SiteMemory
+from hansa.simulation.slab import Slot
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,17 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Update:
-    """A model that a site made."""
+    """A model that a site made: its payload, or the slot of the slab that holds it."""
 
     manifest: Manifest
     peaks: tuple[float, ...]  # the largest magnitude of each tensor
-    payload: np.ndarray
+    payload: np.ndarray | Slot
     facts: UpdateFacts
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the payload."""
+        return self.payload.size
 
 
 Result = Update | Evaluation | Profile | float | Failure
