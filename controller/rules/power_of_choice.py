@@ -27,8 +27,9 @@ from hansa.controller.rules.radfed import draw_keys
 
 
 class Losses(BaseModel):
-    """What the candidates of the round have reported."""
+    """The candidates of the round, and what they have reported."""
 
+    candidates: list[SiteName] = []
     reported: dict[SiteName, float] = {}
 
 
@@ -68,9 +69,9 @@ class PowerOfChoice(Sampler[Losses]):
 
     def to_probe(self, state: Losses, view: View) -> Sequence[SiteName]:
         """Draw the candidates of the round."""
-        state.reported = {}
         count = max(self.candidates, how_many(self.fraction, view, view.sites))
-        return _drawn(view.sites, view)[:count]
+        state.candidates, state.reported = _drawn(view.sites, view)[:count], {}
+        return state.candidates
 
     def probed(self, state: Losses, site: SiteName, result: float) -> None:
         """Take a candidate's loss, if it is a number."""
@@ -80,16 +81,20 @@ class PowerOfChoice(Sampler[Losses]):
     def choose(
         self, state: Losses, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
-        """Return the candidates with the largest losses; if too few have reported, draw others as well."""
+        """Return the candidates with the largest losses; if too few have reported, draw others as well.
+
+        A candidate without a loss probably cannot train, either, so it comes last.
+        """
         eligible = [site for site in view.sites if site not in exclude]
         known = [site for site in eligible if site in state.reported]
         ranked = sorted(known, key=lambda site: (-state.reported[site], site))
-        others = _drawn([site for site in eligible if site not in state.reported], view)
-        return [*ranked, *others][: how_many(self.fraction, view, eligible)]
+        others = _drawn([site for site in eligible if site not in state.candidates], view, 1)
+        silent = [site for site in state.candidates if site in eligible and site not in state.reported]
+        return [*ranked, *others, *silent][: how_many(self.fraction, view, eligible)]
 
 
-def _drawn(sites: Sequence[SiteName], view: View) -> list[SiteName]:
+def _drawn(sites: Sequence[SiteName], view: View, *stream: int) -> list[SiteName]:
     """Return sites in an order drawn in proportion to their examples, without replacement."""
     examples = np.array([view.examples[site] for site in sites], dtype=np.float64)
-    (keys,) = draw_keys(examples, view.rng("power-of-choice"))
+    (keys,) = draw_keys(examples, view.rng("power-of-choice", *stream))
     return [sites[i] for i in np.argsort(-keys, kind="stable")]
