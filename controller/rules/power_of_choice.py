@@ -6,12 +6,12 @@ is faster at first, and favours sites on which the model is bad (power-of-choice
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.methods.starting_loss import STARTING_LOSS
@@ -19,9 +19,10 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.bounds import SITES
 from hansa.common.values.ids import SiteName
 from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.words import in_order, listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
-from hansa.controller.plugin.view import View
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.fedavg import how_many, too_few
 from hansa.controller.rules.radfed import draw_keys
 
@@ -31,6 +32,11 @@ class Losses(BaseModel):
 
     candidates: list[SiteName] = []
     reported: dict[SiteName, float] = {}
+
+    @property
+    def silent(self) -> list[SiteName]:
+        """The candidates without a loss."""
+        return [site for site in self.candidates if site not in self.reported]
 
 
 @register("sample", "power-of-choice")
@@ -89,8 +95,18 @@ class PowerOfChoice(Sampler[Losses]):
         known = [site for site in eligible if site in state.reported]
         ranked = sorted(known, key=lambda site: (-state.reported[site], site))
         others = _drawn([site for site in eligible if site not in state.candidates], view, 1)
-        silent = [site for site in state.candidates if site in eligible and site not in state.reported]
+        silent = [site for site in state.silent if site in eligible]
         return [*ranked, *others, *silent][: how_many(self.fraction, view, eligible)]
+
+    def diagnostics(
+        self, state: Losses, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Show the losses, and warn of candidates without one: nothing else tells that they do not train."""
+        report: dict[str, JsonValue] = {"losses": {str(site): loss for site, loss in state.reported.items()}}
+        if state.silent:
+            names = listed(sorted(state.silent, key=in_order), 5)
+            report["warning"] = f"power-of-choice: no loss was reported by {names}"
+        return report
 
 
 def _drawn(sites: Sequence[SiteName], view: View, *stream: int) -> list[SiteName]:

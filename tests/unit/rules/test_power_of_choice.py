@@ -93,6 +93,22 @@ def test_candidates_that_fail_leave_or_report_nonsense_are_replaced_by_others() 
     assert gone.site not in training
 
 
+def test_the_history_has_the_losses_and_names_candidates_without_one() -> None:
+    play = probing(candidates=3, fraction=0.25)
+    failing, *others = play.tasks(Probe).values()
+    play.fail(failing)
+    for task in others:
+        play.probe(task, LOSSES[task.site])
+    play.round()
+    for task in play.tasks(Probe).values():
+        play.probe(task, LOSSES[task.site])
+    play.round()
+    first, second = (version.diagnostics["sample"] for version in play.machine.state.history[1:])
+    assert first["losses"] == {task.site: LOSSES[task.site] for task in others}
+    assert first["warning"] == f"power-of-choice: no loss was reported by {failing.site}"
+    assert second.keys() == {"losses"}
+
+
 def test_a_candidate_that_has_failed_trains_only_if_there_is_nobody_else() -> None:
     sampler, state = PowerOfChoice(candidates=100, fraction=1.0), Losses()
     sites = sampler.to_probe(state, view())
