@@ -99,7 +99,7 @@ def run(
     if as_json:
         print_json(outcome(view))
     else:
-        print_summary(view, folder, file, spec.data, data.split)
+        print_summary(view, folder, file, spec, data.split)
         warn_of_shortfalls(view)
     if federation.interrupted and view.status != "completed":  # it may just have ended by itself
         print_what_is_left(view, folder)

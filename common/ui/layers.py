@@ -2,22 +2,13 @@
 
 import warnings
 from pathlib import Path
-from typing import Protocol, cast
 
 from hansa.common.app import App, load_app
 from hansa.common.job.check import part_faults
+from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import JobSpec
-from hansa.common.plugins import registry
 from hansa.common.values.errors import InvalidApp, InvalidJob
 from hansa.common.values.training import Travel
-
-
-class _Layers(Protocol):
-    """The part `layers` of a job: a plugin of the controller's, which sits above this package."""
-
-    @property
-    def travel(self) -> Travel:
-        """Which tensors of the app's model travel."""
 
 
 def require_fitting_layers(spec: JobSpec, file: Path) -> None:
@@ -27,8 +18,7 @@ def require_fitting_layers(spec: JobSpec, file: Path) -> None:
     """
     if part_faults(spec.model_dump(), final=True):
         return  # the controller may know more rules
-    layers = registry.fill("layers", registry.rules()[spec.rule], spec.layers)
-    travel = cast(_Layers, layers).travel
+    travel = travel_of(spec)
     app = None if travel.whole else _app(spec.app, file.parent)
     if app is None:
         return

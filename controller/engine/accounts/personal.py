@@ -25,7 +25,5 @@ def warnings(job: Job) -> list[str]:
         return []
     sites = listed(sorted(job.state.unshared, key=in_order))
     what = "the community model" if job.rule.own_models else "initial values"
-    return [
-        f"evaluators use {what} in place of what their site's own learner has trained, because they do not"
-        f" find it: {sites}; learner and evaluator of a site must have the same folder (--personal)"
-    ]
+    lack = f"evaluators use {what}, because they do not find what their site's learner keeps: {sites}"
+    return [f"{lack}; learner and evaluator of a site must have the same folder (--personal)"]

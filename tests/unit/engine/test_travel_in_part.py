@@ -143,6 +143,6 @@ def test_an_evaluator_without_what_its_learner_keeps_is_warned_of(
 
     assert evaluated() == [], "the first receipt may still be on its way"
     (warning,) = evaluated()
-    assert f"use {in_place} in place of" in warning
-    assert "find it: a; learner" in warning
+    assert f"use {in_place}, because" in warning
+    assert "learner keeps: a; learner" in warning
     assert evaluated(personal="t5") == []
