@@ -96,6 +96,10 @@ def test_a_model_that_is_mostly_frozen_and_travels_whole_is_warned_of() -> None:
     (warning,) = play.machine.warnings
     assert "never trains 900 of the model's 1,000 parameters" in warning
     assert "`layers: {kind: trainable}`" in warning
+    personal = Play(layers={"kind": "personal", "last": 1})
+    begun(personal, "a", "b", anatomy=frozen)
+    (warning,) = personal.machine.warnings
+    assert "`layers: {kind: trainable, personal: […]}`" in warning
     for words, anatomy in ((TRAINABLE, frozen), ({}, Anatomy(parameters=1000, frozen_parameters=500))):
         play = Play(**words)
         begun(play, "a", "b", anatomy=anatomy)
