@@ -16,10 +16,10 @@ from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
-from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.policy import FREE, Policy
-from hansa.common.site.shelf import Shelf
+from hansa.common.site.stock import Apps, Networks
+from hansa.common.site.workplace import Workplace
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
@@ -56,20 +56,25 @@ class Trainer:
 
     def __init__(
         self,
-        options: SiteOptions,
-        shelf: Shelf,
+        options: Workplace,
+        shelf: Apps,
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
+        shared: Networks | None = None,
     ) -> None:
-        """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
+        """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
+
+        Sites that are simulated in one process have `shared` networks.
+        """
         self.options, self.shelf, self._policy = options, shelf, policy
-        self._personal = PersonalFolder(options.personal_folder)
-        self.jobs = JobStock(shelf, options.device, self._personal)
+        self._networks = shared or Networks(options.device)
+        self._personal = PersonalFolder(options.personal_files)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
         self._pulse = pulse
         self._buffers = Buffers()
-        self._windows = Windows(options.state)
-        self._states = States(options.state / states.FOLDER)
-        self._finished = FinishedUpdates(options.state / finished.FOLDER)
+        self._windows = Windows(options.files)
+        self._states = States(options.files.folder(states.FOLDER))
+        self._finished = FinishedUpdates(options.files.folder(finished.FOLDER))
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -106,7 +111,7 @@ class Trainer:
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
         # Training goes on with this network: a large one is built and digested once.
-        _, network, resident = self.jobs.anew(app, task)
+        _, network, resident = self._networks.anew(app, task)
         spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None
@@ -159,7 +164,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.state), task)
+        secret = Secret(lambda: read_key(self.options.files), task)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:

@@ -11,6 +11,7 @@ import pytest
 
 from hansa.common.models.frames import Layout, views
 from hansa.common.plugins.registry import register
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.policy import Policy
 from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, Refused, StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -23,7 +24,7 @@ from hansa.learner.trainer import Trainer
 from hansa.plugin.testing import ContractBroken, check
 from tests.unit.learner.local_parts import Noise, Sum
 from tests.unit.learner.test_learning_tasks import LINEAR
-from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -36,7 +37,7 @@ def do(
     trainer: Trainer, *plugins: LocalPluginSpec, number: int = 1, after: str = "", **more: Any
 ) -> tuple[dict[str, np.ndarray], Update, Task]:
     """Train from the app's first model; return the numbers of the update, and the update."""
-    ref = trainer.options.apps[0]
+    ref = ref_of(trainer)
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
     fields = {"epochs": 1, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1), "validate_update": True}
@@ -239,7 +240,7 @@ def test_an_update_with_secret_randomness_is_finished_once_and_kept_until_its_re
 
 def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path: Path) -> None:
     _, _, task = do(trainer_of(tmp_path, TORCH), named("noise"))
-    updates = FinishedUpdates(tmp_path / "finished")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "finished"))
     assert updates.of(task) is not None
     (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
     assert updates.of(task) is None
@@ -251,7 +252,7 @@ def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path
 def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished, "KEPT", 2)
     _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
-    updates = FinishedUpdates(tmp_path / "updates")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "updates"))
     for number, job in enumerate("abc"):
         updates.keep(task.model_copy(update={"job": JobId(job)}), update)
         os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))

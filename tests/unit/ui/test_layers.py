@@ -1,4 +1,4 @@
-"""`hansa run` and `hansa job submit` refuse `layers` that do not fit the app's model, if the app is here."""
+"""Commands that submit a job refuse `layers` that do not fit the app's model, if the app is here."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ def build():
 
 app = App(model=build, classes=2)
 """
-COMMANDS = (("run",), ("job", "submit", "--controller", "127.0.0.1:1"))  # where nobody answers
+COMMANDS = (("run",), ("simulate",), ("job", "submit", "--controller", "127.0.0.1:1"))  # where nobody answers
 
 
 def submitted(folder: Path, command: tuple[str, ...], layers: str, more: str = "") -> str:
