@@ -21,6 +21,7 @@ class Contribution(Value):
     model: ModelKey
     digest: str  # of the update as it is stored
     facts: UpdateFacts
+    bytes_up: int = 0  # as it was sent
     # The following are known only when it is weighed.
     reports: Mapping[SiteName, Evaluation] = {}  # other sites' evaluations, if the weigher asked for them
     unevaluated: Mapping[SiteName, str] = {}  # the sites that did not report, and why

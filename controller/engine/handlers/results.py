@@ -32,6 +32,7 @@ def take_update(job: Job, event: events.UpdateArrived) -> list[Effect]:
             model=update_key(task.id),
             digest=event.decoded or event.digest,
             facts=event.facts,
+            bytes_up=event.bytes_up,
         )
         effects = _take_contribution(job, contribution, event.at)
     receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
