@@ -23,7 +23,7 @@ from hansa.common.values.tasks import Task
 log = logging.getLogger(__name__)
 FOLDER = "finished"  # in the state directory
 KEPT = 16  # jobs; a job may end before its last update is handed in, and learners are not told
-TASK, FACTS = "hansa.task", "hansa.facts"  # entries of a file
+TASK, MARK, FACTS = "hansa.task", "hansa.fingerprint", "hansa.facts"  # entries of a file
 
 
 class Update(NamedTuple):
@@ -40,10 +40,10 @@ class FinishedUpdates:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def keep(self, task: Task, update: Update) -> None:
-        """Write an update; it must not be sent before it is written."""
+    def keep(self, task: Task, mark: str, update: Update) -> None:
+        """Write an update; it must not be sent before it is written. `mark` is the task's fingerprint."""
         spec = update.manifest.spec
-        texts = about(spec) | {TASK: task.id, FACTS: update.facts.model_dump_json()}
+        texts = about(spec) | {TASK: task.id, MARK: mark, FACTS: update.facts.model_dump_json()}
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_tensors(self._path(task.job), views(Layout(spec), update.payload), texts, 0o600)
@@ -55,14 +55,14 @@ class FinishedUpdates:
             ) from None
         faults.reach("update-kept")
 
-    def of(self, task: Task) -> Update | None:
+    def of(self, task: Task, mark: str) -> Update | None:
         """Return the update of a task, if it is finished; forget one of another task of the job."""
         path = self._path(task.job)
         if not path.exists():
             return None
         try:
             _, texts = read_tensors(path)
-            if texts.get(TASK) == task.id:
+            if texts.get(MARK) == mark:
                 manifest, payload = load_checkpoint(path)
                 return Update(manifest, payload, UpdateFacts.model_validate_json(texts[FACTS]))
         except (OSError, InvalidInput, KeyError, ValueError) as error:

@@ -193,11 +193,11 @@ def test_what_is_amended_is_sent_evaluated_and_reported(tmp_path: Path, app: str
 
 def test_plugins_amend_in_their_order_and_see_all_metrics(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, LINEAR)
-    one, update, _ = do(trainer, named("all-rounder"), named("sum"), named("noise", seen="tasks"))
-    two, _, _ = do(trainer_of(tmp_path, LINEAR), named("all-rounder"), named("noise"), named("sum"))
+    _, update, _ = do(trainer, named("all-rounder"), named("sum"), named("noise", seen="tasks"))
     assert update.facts.metrics["seen"] == 1.0
     assert update.facts.metrics["batches"] > 0
-    assert np.array_equal(one["weight"], two["weight"])  # one task at one site has one noise
+    with pytest.raises(PluginFailed, match="^learner 'noise': KeyError: 'tasks'"):
+        do(trainer, named("all-rounder"), named("noise", seen="tasks"), named("sum"))
 
 
 def test_a_part_of_a_model_is_amended_alone(tmp_path: Path) -> None:
@@ -238,14 +238,26 @@ def test_an_update_with_secret_randomness_is_finished_once_and_kept_until_its_re
 
 
 def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path: Path) -> None:
-    _, _, task = do(trainer_of(tmp_path, TORCH), named("noise"))
+    _, update, task = do(trainer_of(tmp_path, TORCH), named("noise"))
     updates = FinishedUpdates(tmp_path / "finished")
-    assert updates.of(task) is not None
+    updates.keep(task, "mark", update)
+    assert updates.of(task, "mark") is not None
     (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
-    assert updates.of(task) is None
-    do(trainer_of(tmp_path, TORCH), named("noise"))
-    assert updates.of(task.model_copy(update={"id": TaskId("j-2")})) is None
-    assert updates.of(task) is None  # nobody waits for it
+    assert updates.of(task, "mark") is None
+    updates.keep(task, "mark", update)
+    assert updates.of(task, "another mark") is None
+    assert updates.of(task, "mark") is None  # nobody waits for it
+
+
+def test_another_task_under_the_same_id_is_trained_and_has_another_noise(tmp_path: Path) -> None:
+    """A controller that lies, or was restored from a backup, could take the same noise away again."""
+    trainer = trainer_of(tmp_path, LINEAR)
+    first, _, task = do(trainer, named("noise"))
+    plain, _, _ = do(trainer_of(tmp_path, LINEAR))
+    other, _, again = do(trainer, named("noise"), epochs=2)  # before the receipt of the first has arrived
+    longer, _, _ = do(trainer_of(tmp_path, LINEAR), epochs=2)
+    assert task.id == again.id
+    assert not np.allclose(first["weight"] - plain["weight"], other["weight"] - longer["weight"])
 
 
 def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +265,7 @@ def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: py
     _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
     updates = FinishedUpdates(tmp_path / "updates")
     for number, job in enumerate("abc"):
-        updates.keep(task.model_copy(update={"job": JobId(job)}), update)
+        updates.keep(task.model_copy(update={"job": JobId(job)}), "mark", update)
         os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))
     assert sorted(path.stem for path in (tmp_path / "updates").iterdir()) == ["b", "c"]
 
