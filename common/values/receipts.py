@@ -21,12 +21,14 @@ class Receipt(Value):
     site: SiteName = SiteName("")
     version: int = 0  # of the community model; 0 for an update
     contributions: Mapping[TaskId, float] = {}  # weights of the updates that this version adds
-    digest: str  # of the update or of the community model
+    digest: str  # of the update as it was sent, or of the community model
+    decoded: str = ""  # of what the update was decoded to, if it was sent in an encoding
     moments: Mapping[str, str] = {}  # digests of the state that the server update carries on, if any
     previous: str  # hash of the previous receipt
     hash: str = ""
 
     def sealed(self) -> "Receipt":
         """Return the receipt with its hash."""
-        text = self.model_dump_json(exclude={"hash"} if self.moments else {"hash", "moments"})
+        unused = {name for name in ("decoded", "moments") if not getattr(self, name)}
+        text = self.model_dump_json(exclude={"hash", *unused})
         return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})

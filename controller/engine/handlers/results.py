@@ -35,7 +35,7 @@ def take_update(job: Job, event: events.UpdateArrived) -> list[Effect]:
             bytes_up=event.bytes_up,
         )
         effects = _take_contribution(job, contribution, event.at)
-    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest, decoded=event.decoded)
     job.state.receipts[task.site] = receipt
     if isinstance(task.work, Init):
         job.record(0).receipt = receipt.hash

@@ -196,7 +196,7 @@ def test_plugins_amend_in_their_order_and_see_all_metrics(tmp_path: Path) -> Non
     _, update, _ = do(trainer, named("all-rounder"), named("sum"), named("noise", seen="tasks"))
     assert update.facts.metrics["seen"] == 1.0
     assert update.facts.metrics["batches"] > 0
-    with pytest.raises(PluginFailed, match="^learner 'noise': KeyError: 'tasks'"):
+    with pytest.raises(PluginFailed, match=r"^learner 'noise': KeyError: 'tasks'"):
         do(trainer, named("all-rounder"), named("noise", seen="tasks"), named("sum"))
 
 
