@@ -16,10 +16,10 @@ from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
-from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.policy import FREE, Policy
-from hansa.common.site.shelf import Shelf
+from hansa.common.site.stock import Apps, Networks
+from hansa.common.site.workplace import Workplace
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
@@ -57,15 +57,20 @@ class Trainer:
 
     def __init__(
         self,
-        options: SiteOptions,
-        shelf: Shelf,
+        options: Workplace,
+        shelf: Apps,
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
+        shared: Networks | None = None,
     ) -> None:
-        """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
+        """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
+
+        Sites that are simulated in one process have `shared` networks.
+        """
         self.options, self.shelf, self._policy = options, shelf, policy
+        self._networks = shared or Networks(options.device)
         self._personal = PersonalFolder(options.personal_folder)
-        self.jobs = JobStock(shelf, options.device, self._personal)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.state)
@@ -107,7 +112,7 @@ class Trainer:
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
         # Training goes on with this network: a large one is built and digested once.
-        _, network, resident = self.jobs.anew(app, task)
+        _, network, resident = self._networks.anew(app, task)
         spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None

@@ -7,7 +7,7 @@ or when the version exists. Snapshots, `--json` and the operators' client then h
 import math
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.digests import joined
@@ -34,19 +34,20 @@ class Score(Value):
     value: Number = None
     basis: str  # pooled; own, previous, mean of others or none if too few sites reported
     coverage: float  # share of the federation's validation examples that the score covers
-    found: dict[str, Finding] = {}
-    missing: dict[str, str] = {}  # sites without a usable report, and why
+    found: dict[str, Finding] = Field(default_factory=dict)
+    missing: dict[str, str] = Field(default_factory=dict)  # sites without a usable report, and why
 
 
 class Findings(BaseModel):
     """How good a model is, on how many examples, and whose reports are missing."""
 
-    metrics: dict[str, Number] = {}  # empty until they are computed
+    metrics: dict[str, Number] = Field(default_factory=dict)  # empty until they are computed
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
-    unevaluated: dict[str, str] = {}  # evaluators of the job whose reports are missing, and why
+    # Evaluators of the job whose reports are missing, and why
+    unevaluated: dict[str, str] = Field(default_factory=dict)
     # Evaluators that used tensors or a model of their site's own, and the tasks that made those.
-    personal: dict[str, str] = {}
+    personal: dict[str, str] = Field(default_factory=dict)
 
 
 class Hop(Findings):
@@ -55,10 +56,10 @@ class Hop(Findings):
     hop: int
     seconds: float  # since the job was submitted
     trained: int  # slots that were trained
-    sites: list[str] = []  # that trained them, in the order of the slots
-    steps: dict[str, int] = {}  # optimizer steps of each site
+    sites: list[str] = Field(default_factory=list)  # that trained them, in the order of the slots
+    steps: dict[str, int] = Field(default_factory=dict)  # optimizer steps of each site
     skipped: int  # slots that were not trained
-    lost: dict[str, str] = {}  # sites whose update did not arrive, and why
+    lost: dict[str, str] = Field(default_factory=dict)  # sites whose update did not arrive, and why
     divergence: Number = None  # mean of 1 − cos over all pairs of the hop's updates, if requested
     trouble: str = ""  # why the models could not be examined
 
@@ -78,19 +79,22 @@ class Update(Value):
     bytes_up: int = 0  # of the update as it was sent, however often parts of it had to be sent again
     loss: Number = None  # while training
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
-    metrics: dict[str, Number] = {}  # of the learner's plugins
+    metrics: dict[str, Number] = Field(default_factory=dict)  # of the learner's plugins
 
 
 class Account(BaseModel):
     """What is known about a version before it is computed: what it is made of, and why."""
 
     phase: str = ""  # what the rule calls this round, if its rounds differ
-    updates: list[Update] = []  # that are new in it, as the pacer listed them; a site may have several
-    scores: dict[str, Score] = {}  # of evaluated updates: by site, or `a (slot 2)` if a has several
-    lost: dict[str, str] = {}  # sites whose update did not arrive, and why
+    # The updates that are new in it, as the pacer listed them; a site may have several
+    updates: list[Update] = Field(default_factory=list)
+    # Of evaluated updates: by site, or `a (slot 2)` if a has several
+    scores: dict[str, Score] = Field(default_factory=dict)
+    lost: dict[str, str] = Field(default_factory=dict)  # sites whose update did not arrive, and why
     note: str = ""  # which updates the aggregator chose, or why the previous model was kept
     still: bool = False  # it repeats the previous version and its moments because the weights were not finite
-    diagnostics: dict[str, dict[str, JsonValue]] = {}  # reports of the rule's parts, by point
+    # Reports of the rule's parts, by point
+    diagnostics: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     prepared: JsonValue = None  # what the server update computed for its step
 
 
@@ -106,7 +110,7 @@ class Version(Findings, Account):
     receipt: str = ""
     distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
     covered: bool = False  # the metrics cover enough examples to count (`evaluate.min_coverage`)
-    hops: list[Hop] = []  # of its round, if models travelled from site to site
+    hops: list[Hop] = Field(default_factory=list)  # of its round, if models travelled from site to site
     # Of models transferred since the version before, with what was sent again or in vain.
     bytes_up: int = 0
     bytes_down: int = 0

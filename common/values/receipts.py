@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from blake3 import blake3
+from pydantic import Field
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import JobId, SiteName, TaskId
@@ -20,10 +21,12 @@ class Receipt(Value):
     task: TaskId = TaskId("")  # of the update; empty for a community model
     site: SiteName = SiteName("")
     version: int = 0  # of the community model; 0 for an update
-    contributions: Mapping[TaskId, float] = {}  # weights of the updates that this version adds
+    # Weights of the updates that this version adds
+    contributions: Mapping[TaskId, float] = Field(default_factory=dict)
     digest: str  # of the update as it was sent, or of the community model
     decoded: str = ""  # of what the update was decoded to, if it was sent in an encoding
-    moments: Mapping[str, str] = {}  # digests of the state that the server update carries on, if any
+    # Digests of the state that the server update carries on, if any
+    moments: Mapping[str, str] = Field(default_factory=dict)
     previous: str  # hash of the previous receipt
     hash: str = ""
 

@@ -2,26 +2,43 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
 from hansa.common.values.history import Version, VersionView
-from hansa.common.values.ids import SiteName
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
+from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
-from hansa.controller.fleet.fleet import Fleet
 
 NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
+
+
+class Session(Protocol):
+    """What a view shows of a connected learner."""
+
+    @property
+    def progress(self) -> Mapping[TaskId, Progress]:
+        """How far its tasks have come."""
+
+
+class Sessions(Protocol):
+    """The connected daemons."""
+
+    def find(self, site: SiteName, role: Role) -> Session | None:
+        """Return a daemon if it is connected."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """What a view shows besides the engine's state."""
 
-    fleet: Fleet
+    fleet: Sessions
     now: float
     bytes_up: int  # since the newest version
     bytes_down: int
@@ -102,7 +119,7 @@ def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
         yield VersionView.model_construct(**shown)
 
 
-def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
+def _site_views(machine: Machine, fleet: Sessions) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
     contributors = map(SiteName, state.history[-1].sites) if state.history else ()

@@ -126,7 +126,8 @@ class Async(Pacer[AsyncState]):
         if not self._is_full(state):
             free = contribution.site in view.sites
             return [*prepared, self._ask(state, contribution.site)] if free else prepared
-        merged, state.counted, state.held = tuple(state.held), self._company(state), []
+        state.counted |= _sites(state.held)
+        merged, state.held = tuple(state.held), []
         refused, state.refused = state.refused, {}
         return [MergeNow(merged, refused)]
 
@@ -141,8 +142,9 @@ class Async(Pacer[AsyncState]):
 
     def _waiting(self, state: AsyncState, view: View) -> set[SiteName]:
         """Return the sites whose updates wait for those of other sites (`sites.together`)."""
-        waits = state.held and self._is_full(state) and len(self._company(state)) < view.together
-        return _sites(state.held) if waits else set()
+        if view.together == 1 or not state.held or not self._is_full(state):
+            return set()
+        return _sites(state.held) if len(self._company(state)) < view.together else set()
 
     def on_refused(
         self, state: AsyncState, contribution: Contribution, reason: str, view: View

@@ -63,6 +63,18 @@ class Composition:
         """The parts that tell operators something about a merge."""
         return tuple(part for part in self.parts.values() if type(part).diagnostics is not Part.diagnostics)
 
+    def policies_with(self, method: Callable[..., Any]) -> tuple[Policy[Any], ...]:
+        """Return the policies that have this method of Policy in a form of their own."""
+        name = method.__name__
+        if name not in self._policies_with:
+            own = (policy for policy in self.policies if getattr(type(policy), name) is not method)
+            self._policies_with[name] = tuple(own)
+        return self._policies_with[name]
+
+    @cached_property
+    def _policies_with(self) -> dict[str, tuple[Policy[Any], ...]]:
+        return {}
+
     @cached_property
     def plugins(self) -> tuple[LocalPluginSpec, ...]:
         """The learner plugins that every training task must use, each once."""
@@ -183,7 +195,7 @@ class Composition:
         """Whether each site trains a model of its own beside the community's."""
         return any(policy.own_models for policy in self.policies)
 
-    @property
+    @cached_property
     def travel(self) -> Travel:
         """Which tensors of the app's model travel."""
         with calling(self.layers) as layers:

@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 import numpy as np
+from pydantic import Field
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import ModelKey, SiteName
@@ -23,8 +24,10 @@ class Contribution(Value):
     facts: UpdateFacts
     bytes_up: int = 0  # as it was sent
     # The following are known only when it is weighed.
-    reports: Mapping[SiteName, Evaluation] = {}  # other sites' evaluations, if the weigher asked for them
-    unevaluated: Mapping[SiteName, str] = {}  # the sites that did not report, and why
+    # Other sites' evaluations, if the weigher asked for them
+    reports: Mapping[SiteName, Evaluation] = Field(default_factory=dict)
+    # The sites that did not report, and why
+    unevaluated: Mapping[SiteName, str] = Field(default_factory=dict)
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
     factor: float = 1.0  # the pacer's factor on the weigher's weight
     weight: float = 0.0  # that it counted with; known only when it is merged

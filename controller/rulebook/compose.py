@@ -15,7 +15,7 @@ from hansa.common.values.resolved import Software
 from hansa.common.values.words import listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Duration
-from hansa.controller.rules.fedavg import ByExamples
+from hansa.controller.rules.baselines.fedavg import ByExamples
 from hansa.controller.rules.fedmmb import ByUsed
 
 

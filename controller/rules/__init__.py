@@ -1,4 +1,6 @@
-"""Rules: named compositions of plugins, one file per paper or family. Importing this package registers all.
+"""Rules: named compositions of plugins, one file for each method. Importing this package registers all.
+
+The five papers' methods are here, the others in `baselines` and `personal`.
 
 Installed packages register theirs through the entry point group `hansa.plugins`.
 """
@@ -8,29 +10,21 @@ from hansa.controller import encodings
 from hansa.controller.evaluation import plans
 from hansa.controller.layers import parameters, travelling
 from hansa.controller.pacers import asynchronous, redistribute, semisync, sync
-from hansa.controller.rules import (
-    adaptive,
-    ditto,
-    divide,
-    dvw,
+from hansa.controller.rules import adaptive, divide, dvw, feddaf, fedmmb, radfed
+from hansa.controller.rules.baselines import (
     fedasync,
     fedavg,
-    fedbn,
     fedbuff,
-    feddaf,
-    fedmmb,
     fednova,
     fedopt,
-    fedper,
     fedprox,
-    fedrep,
     power_of_choice,
     qfedavg,
-    radfed,
     robust,
     scaffold,
     staleness,
 )
+from hansa.controller.rules.personal import ditto, fedbn, fedper, fedrep
 
 __all__ = [
     "adaptive",

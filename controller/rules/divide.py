@@ -27,11 +27,11 @@ from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 from hansa.controller.rules.dividing.divergence import Metric
 from hansa.controller.rules.dividing.layers import Layers
 from hansa.controller.rules.dividing.prepass import Chooser, compare, comparison
 from hansa.controller.rules.dividing.splitting import Scale
-from hansa.controller.rules.fedavg import FEDAVG
 
 LEAST = 1e-30  # the learning rate never becomes 0, even after thousands of rounds
 PATIENCE = 3  # pre-pass rounds in a row that may fail to find a split

@@ -29,7 +29,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.naming import UpdateName, distinct_names
 from hansa.controller.plugin.parts import EvalRequest, Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import ASYNC_FEDAVG, FEDAVG
+from hansa.controller.rules.baselines.fedavg import ASYNC_FEDAVG, FEDAVG
 
 PAPER = "Stripelis and Ambite, Accelerating Federated Learning in Heterogeneous … Environments, 2020"
 EPOCHS = 4  # uf: the best of the values that the paper tried

@@ -25,7 +25,7 @@ from hansa.controller.plugin.naming import UpdateName, owner_name, travelled
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.parts import Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 from hansa.controller.rules.fusion.records import (
     BaseAndSteps,
     Fusing,

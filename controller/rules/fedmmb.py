@@ -24,7 +24,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG, ByExamples
+from hansa.controller.rules.baselines.fedavg import FEDAVG, ByExamples
 
 PAPER = (
     "Nasirigerdeh et al., Federated Multi-Mini-Batch: An Efficient Training Approach to Federated "

@@ -20,7 +20,7 @@ from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG, how_many, too_few
+from hansa.controller.rules.baselines.fedavg import FEDAVG, how_many, too_few
 
 PAPER = "Xue, Klabjan and Luo, Aggregation Delayed Federated Learning, 2021"
 FLOOR = 1e-12  # smallest score of a site, as a share of the largest

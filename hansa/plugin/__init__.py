@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from hansa.controller.plugin.plans import EvalPlan
     from hansa.controller.plugin.policies import Duration, Policy
     from hansa.controller.plugin.view import Contribution, View
-    from hansa.controller.rules.fedavg import FEDAVG
+    from hansa.controller.rules.baselines.fedavg import FEDAVG
     from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned
 
 _HOMES = {
@@ -143,7 +143,7 @@ _HOMES = {
         "Contribution",
         "View",
     ),
-    "controller.rules.fedavg": ("FEDAVG",),
+    "controller.rules.baselines.fedavg": ("FEDAVG",),
     "learner.plugins.contract": (
         "BatchSource",
         "LocalPlugin",

@@ -18,8 +18,8 @@ from hansa.controller.plugin.arithmetic import ServerUpdate
 from hansa.controller.plugin.parts import Nothing, Part, Weigher
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.testing import memory_type
+from hansa.controller.rules.baselines.fedavg import Equal
 from hansa.controller.rules.dvw import Dvw, Worth
-from hansa.controller.rules.fedavg import Equal
 from hansa.plugin.testing import ContractBroken, check, check_rule, checks_of
 from tests.unit.engine import evaluated_updates, examined
 

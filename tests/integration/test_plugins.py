@@ -35,7 +35,7 @@ from hansa.controller.evaluation.plans import Pooled
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing, Sampler
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import Equal
+from hansa.controller.rules.baselines.fedavg import Equal
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.journal import Entry, SqliteJournal
 from hansa.controller.verify.check import verify

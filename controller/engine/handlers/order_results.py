@@ -23,6 +23,7 @@ from hansa.controller.engine.orders import (
 from hansa.controller.engine.state import MERGING, Outcome
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.actions import Action, Stop
+from hansa.controller.plugin.policies import Policy
 
 
 def take(job: Job, event: events.OrderDone) -> list[Effect]:
@@ -87,7 +88,7 @@ def _take_version(job: Job, order: Merge, result: Merged, now: float) -> list[Ef
         merged = [
             c.model_copy(update={"weight": weight_of.get(c.task.id, 0.0)}) for c in pending.contributions
         ]
-        for policy in job.rule.policies:
+        for policy in job.rule.policies_with(Policy.merged):
             with calling(policy):
                 policy.merged(job.memory(policy), merged, job.view(now))
         contributors = [c.site for c in pending.contributions]

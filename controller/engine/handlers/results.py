@@ -11,6 +11,7 @@ from hansa.controller.engine.events import Role
 from hansa.controller.engine.handlers import endings, first_model, gathering, probes, reports, sites
 from hansa.controller.engine.handlers.rounds import act, next_round
 from hansa.controller.engine.job import Job
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution
 
 
@@ -83,7 +84,7 @@ def _take_contribution(job: Job, contribution: Contribution, now: float) -> list
 
 def _announce(job: Job, contribution: Contribution) -> None:
     """Tell all policies that an update is committed."""
-    for policy in job.rule.policies:
+    for policy in job.rule.policies_with(Policy.committed):
         with calling(policy):
             policy.committed(job.memory(policy), contribution)
 

@@ -112,7 +112,7 @@ def act(job: Job, actions: list[Action], now: float) -> list[Effect]:
 
 def pulses(job: Job) -> list[Pulse]:
     """Return how far the job has come meanwhile, for sites in training that need to know."""
-    if not any(_listens(job, policy) for policy in job.rule.policies):
+    if not any(_listens(job, policy) for policy in job.rule.policies_with(Policy.listens)):
         return []
     steps = job.state.steps
     return [

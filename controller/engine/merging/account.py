@@ -11,6 +11,7 @@ from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.plugin import checks
 from hansa.controller.plugin.parts import Part
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.values.members import Member
 
@@ -62,7 +63,7 @@ def _diagnostics(
 
 def phase(job: Job, contributions: Sequence[Contribution], view: View) -> str:
     """Return the rule's name for the current round, or for the one that these contributions end."""
-    for policy in job.rule.policies:
+    for policy in job.rule.policies_with(Policy.phase):
         with calling(policy):
             name = policy.phase(job.memory(policy), contributions, view)
         if name:

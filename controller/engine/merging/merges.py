@@ -18,6 +18,7 @@ from hansa.controller.engine.orders import Merge, Merged
 from hansa.controller.engine.state import PendingMerge
 from hansa.controller.engine.subjects import OfUpdate
 from hansa.controller.plugin import checks
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.values.members import Member, Standing
 
@@ -130,7 +131,9 @@ def _hand_out_findings(job: Job, pending: PendingMerge, now: float) -> None:
 
 def _restarts(job: Job, pending: PendingMerge) -> bool:
     """Whether a policy wants version 0 as the result of the merge."""
-    for policy in job.rule.policies if pending.forgotten is None else ():
+    if pending.forgotten is not None:
+        return False
+    for policy in job.rule.policies_with(Policy.restarts):
         with calling(policy):
             if policy.restarts(job.memory(policy)):
                 return True

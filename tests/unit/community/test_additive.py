@@ -17,8 +17,8 @@ from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.merge import NOBODY, Made, make
 from hansa.controller.community.reading import Means
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, MergeInfo
-from hansa.controller.rules.fedavg import Mean, Plain
-from hansa.controller.rules.fedbuff import Delta
+from hansa.controller.rules.baselines.fedavg import Mean, Plain
+from hansa.controller.rules.baselines.fedbuff import Delta
 from hansa.controller.storage.stores import Draft
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.values.members import Change, Member

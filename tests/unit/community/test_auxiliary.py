@@ -19,9 +19,9 @@ from hansa.controller.community.merge import Made, make
 from hansa.controller.community.reading import Means
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
 from hansa.controller.plugin.auxiliary import Auxiliary
-from hansa.controller.rules.fedavg import Mean, Plain
-from hansa.controller.rules.fedopt import Adam
-from hansa.controller.rules.robust import Krum, Median
+from hansa.controller.rules.baselines.fedavg import Mean, Plain
+from hansa.controller.rules.baselines.fedopt import Adam
+from hansa.controller.rules.baselines.robust import Krum, Median
 from hansa.controller.storage.stores import StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.values.members import Change, Member

@@ -9,8 +9,8 @@ import pytest
 from hansa.common.models.model import Role
 from hansa.controller.community import robust as frames_of
 from hansa.controller.plugin.arithmetic import Aggregator, TooFew
-from hansa.controller.rules.fedavg import Plain
-from hansa.controller.rules.robust import Krum, Median, TrimmedMean
+from hansa.controller.rules.baselines.fedavg import Plain
+from hansa.controller.rules.baselines.robust import Krum, Median, TrimmedMean
 from tests.unit.community.test_server_updates import SPEC, Course, exactly
 from tests.unit.samples import spec_of, values
 

@@ -15,9 +15,9 @@ from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.merge import NOBODY, Made, make
 from hansa.controller.community.reading import Means
 from hansa.controller.plugin.arithmetic import Aggregator, MergeInfo, ServerUpdate
-from hansa.controller.rules.fedasync import Mix
-from hansa.controller.rules.fedavg import Mean, Plain
-from hansa.controller.rules.fedopt import Adagrad, Adam, Momentum, Optimizer, Yogi
+from hansa.controller.rules.baselines.fedasync import Mix
+from hansa.controller.rules.baselines.fedavg import Mean, Plain
+from hansa.controller.rules.baselines.fedopt import Adagrad, Adam, Momentum, Optimizer, Yogi
 from hansa.controller.storage.stores import Draft, StoredModel
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.values.members import Change, Member

@@ -11,8 +11,8 @@ from hansa.common.models.model import Role
 from hansa.common.values.errors import InvalidJob
 from hansa.controller.community.statistics import variances
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.fedasync import Mix
-from hansa.controller.rules.fedavg import Latest, Mean, Plain
+from hansa.controller.rules.baselines.fedasync import Mix
+from hansa.controller.rules.baselines.fedavg import Latest, Mean, Plain
 from tests.unit.community.test_server_updates import Course
 from tests.unit.engine.play import job_spec
 from tests.unit.samples import spec_of, values

@@ -18,7 +18,7 @@ from hansa.controller.fleet.sessions import DaemonRole, Session
 from hansa.controller.jobs.views import Surroundings, job_view
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import Equal
+from hansa.controller.rules.baselines.fedavg import Equal
 from tests.unit.engine.play import Play, endings, sent, withdrawn
 from tests.unit.engine.travel import (
     FIRST,

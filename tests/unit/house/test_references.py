@@ -18,6 +18,7 @@ ROOMS = (
     "hansa",
     "learner",
     "protos",
+    "simulation",
     "tests",
 )
 REFERENCE = re.compile(

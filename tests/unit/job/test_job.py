@@ -17,7 +17,7 @@ from hansa.common.plugins.registry import kinds
 from hansa.common.values.errors import InvalidJob
 from hansa.controller.pacers.sync import Sync
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.fedavg import ByExamples, Equal, Uniform
+from hansa.controller.rules.baselines.fedavg import ByExamples, Equal, Uniform
 
 MINIMAL = "app: app.py:app\n"
 

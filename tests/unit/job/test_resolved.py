@@ -133,7 +133,7 @@ def test_a_submission_cannot_say_what_it_is_run_with() -> None:
 
 PACKAGE = """
 from hansa.common.plugins.registry import register
-from hansa.controller.rules.fedavg import ByExamples
+from hansa.controller.rules.baselines.fedavg import ByExamples
 
 @register("weigh", "test-foreign")
 class Foreign(ByExamples):

@@ -21,7 +21,7 @@ from hansa.learner.trainer import Trainer
 from hansa.plugin.testing import ContractBroken, check
 from tests.unit.learner.local_parts import Noise, Sum
 from tests.unit.learner.test_learning_tasks import LINEAR
-from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -34,7 +34,7 @@ def do(
     trainer: Trainer, *plugins: LocalPluginSpec, number: int = 1, after: str = "", **more: Any
 ) -> tuple[dict[str, np.ndarray], Update, Task]:
     """Train from the app's first model; return the numbers of the update, and the update."""
-    ref = trainer.options.apps[0]
+    ref = ref_of(trainer)
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
     fields = {"epochs": 1, "batch_size": 5, "optimizer": OptimizerSpec(lr=0.1), "validate_update": True}

@@ -13,7 +13,7 @@ from hansa.common.values.errors import Forbidden, Rejected, Unequipped
 from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_amending import BESIDE, do, named
-from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of
 
 TOPK = LocalPluginSpec(name="topk", args={"share": 0.2})
 KINDS = [named("float16"), named("int8"), TOPK]
@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def start_of(trainer: Trainer) -> Arrays:
-    return first_model(trainer.shelf.get(trainer.options.apps[0]).app)[1]
+    return first_model(trainer.shelf.get(ref_of(trainer)).app)[1]
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=lambda kind: kind.name)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.plugins.registry import register
+from hansa.common.site.daemon import SiteOptions
+from hansa.common.site.shelf import Shelf
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLarge
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec
@@ -220,7 +222,7 @@ async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_i
     tmp_path: Path,
 ) -> None:
     trainer = trainer_of(tmp_path, LINEAR)
-    learner = Learner(trainer.options, trainer.shelf)
+    learner = Learner(cast(SiteOptions, trainer.options), cast(Shelf, trainer.shelf))
 
     def trained() -> None:
         trained_by(run_of(APP, network(), data(), work(plugins=(named("ended"),))))

@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidApp, Refused
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.plugin.samples import SITES, view, work
-from hansa.controller.rules.fedprox import Plain, ProximalTerm
+from hansa.controller.rules.baselines.fedprox import Plain, ProximalTerm
 from hansa.learner.plugins.proximal import Pull
 from hansa.learner.plugins.selection import asked_of
 from tests.unit.learner.local import run_of, trained_by

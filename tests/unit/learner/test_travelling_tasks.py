@@ -20,7 +20,7 @@ from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Travel, ValidationSpec
 from hansa.learner.trainer import Trainer
-from tests.unit.learner.test_partial_tasks import OWN, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, ref_of, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 APP = """
@@ -60,7 +60,7 @@ PERSONAL = Travel(kind="personal", match=("head.*",))
 def task_of(
     trainer: Trainer, work: Init | Train, travel: Travel, number: int = 1, backbone: str = ""
 ) -> Task:
-    words: dict[str, Any] = {"round": number, "app": trainer.options.apps[0], "seed": 7}
+    words: dict[str, Any] = {"round": number, "app": ref_of(trainer), "seed": 7}
     return Task(
         id=TaskId(f"j-{number}"),
         job=JobId("j"),
@@ -75,7 +75,7 @@ def task_of(
 
 def first(trainer: Trainer, travel: Travel) -> tuple[Any, Arrays, UpdateFacts]:
     """Build version 0."""
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     manifest, payload, facts = trainer.initialise(app, task_of(trainer, Init(), travel))
     return manifest, views(Layout(manifest.spec), payload), facts
 
@@ -101,7 +101,7 @@ def trained(
 
 
 def modes(trainer: Trainer) -> list[tuple[list[str], list[str]]]:
-    return list(trainer.shelf.get(trainer.options.apps[0]).app.model.modes)  # type: ignore[attr-defined]
+    return list(trainer.shelf.get(ref_of(trainer)).app.model.modes)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_a_network_is_built_once_and_a_task_leaves_nothing_else_in_memory(
     tmp_path: Path, plugins: Any
 ) -> None:
     trainer = trainer_of(tmp_path, APP)
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     manifest, payload, facts = trainer.initialise(app, task_of(trainer, Init(), TRAINABLE))
     arrays, start = views(Layout(manifest.spec), payload), weakref.ref(payload)
     network = trainer.jobs.network(app, task_of(trainer, Init(), TRAINABLE))
@@ -136,7 +136,7 @@ def test_a_network_is_built_once_and_a_task_leaves_nothing_else_in_memory(
 
 def test_version_0_is_the_same_again_after_training(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, APP)
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     task = task_of(trainer, Init(), TRAINABLE)
     version_0 = trainer.initialise(app, task).manifest
     trained(trainer, TRAINABLE)
@@ -155,7 +155,7 @@ def test_a_backbone_is_asleep_and_stays_as_it_is_bit_for_bit(tmp_path: Path) -> 
     assert set(map(str, modes(trainer))) == {
         str((["base", "fixed", "drop"], [n for n in arrays if "running" not in n and "num" not in n]))
     }
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     network = trainer.jobs.network(app, task_of(trainer, Init(), TRAINABLE))
     fresh = networks.build(app, 7, "cpu").state_dict()
     for name, tensor in network.state_dict().items():
@@ -274,7 +274,7 @@ def test_a_controller_that_asks_for_personal_tensors_does_not_get_them(tmp_path:
     work = Train(
         model=ModelKey("j/v1"), version=1, epochs=1, batch_size=20, optimizer=OptimizerSpec(lr=1e-30)
     )
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     task = task_of(trainer, work, PERSONAL, 2)
     with pytest.raises(InvalidApp, match=r"not what travels of the app's model: unexpected head.weight"):
         trainer.train(app, task, work, whole, arrays, Event(), lambda _: None)

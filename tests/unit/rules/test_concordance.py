@@ -24,7 +24,7 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
-from hansa.controller.rules.fedopt import Momentum
+from hansa.controller.rules.baselines.fedopt import Momentum
 from hansa.learner.plugins.proximal import Pull
 from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train

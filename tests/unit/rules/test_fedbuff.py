@@ -13,9 +13,9 @@ from hansa.controller.engine.effects import Effect
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.plugin.samples import contribution, view
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.fedasync import Mix
-from hansa.controller.rules.fedopt import Momentum
-from hansa.controller.rules.staleness import ByStaleness
+from hansa.controller.rules.baselines.fedasync import Mix
+from hansa.controller.rules.baselines.fedopt import Momentum
+from hansa.controller.rules.baselines.staleness import ByStaleness
 from tests.unit.engine.play import Play, dropped, endings, merges, sent
 
 INFO = MergeInfo(1, 0, 1)

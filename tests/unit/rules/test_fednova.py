@@ -12,7 +12,7 @@ from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
 from hansa.controller.plugin.samples import contribution, view, work
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.fednova import Nova, accumulated
+from hansa.controller.rules.baselines.fednova import Nova, accumulated
 from tests.unit.engine.computed import Arrays, Computed, bits
 from tests.unit.engine.play import job_spec
 from tests.unit.samples import values

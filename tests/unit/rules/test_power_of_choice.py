@@ -13,7 +13,7 @@ from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Init, Probe, Train
 from hansa.controller.plugin.samples import view
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.power_of_choice import Losses, PowerOfChoice
+from hansa.controller.rules.baselines.power_of_choice import Losses, PowerOfChoice
 from tests.unit.engine.play import Play, job_spec, sent, withdrawn
 
 SITES = tuple("abcdefgh")

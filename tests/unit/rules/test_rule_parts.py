@@ -19,7 +19,7 @@ from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Train
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.fedavg import Equal
+from hansa.controller.rules.baselines.fedavg import Equal
 from tests.unit.engine.play import Play, dropped, endings, job_spec, merges, sent
 
 # Models that a version stands on.

@@ -17,7 +17,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask, StartOrder
 from hansa.controller.engine.orders import Merge
 from hansa.controller.rulebook.compose import compose
-from hansa.controller.rules.scaffold import ControlVariates, Epochs
+from hansa.controller.rules.baselines.scaffold import ControlVariates, Epochs
 from tests.unit.engine.any_jobs import ORDERS, Step
 from tests.unit.engine.any_order import AnyOrder
 from tests.unit.engine.play import Play, job_spec

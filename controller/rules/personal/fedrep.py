@@ -15,7 +15,7 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
-from hansa.controller.rules.fedper import FEDPER
+from hansa.controller.rules.personal.fedper import FEDPER
 
 
 @register("local", "head-first")

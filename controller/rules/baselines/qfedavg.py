@@ -23,9 +23,9 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.extrapolation import Extrapolation, refuse_optimizers
-from hansa.controller.rules.fedavg import FEDAVG
-from hansa.controller.rules.fedprox import ProximalTerm
+from hansa.controller.rules.baselines.extrapolation import Extrapolation, refuse_optimizers
+from hansa.controller.rules.baselines.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedprox import ProximalTerm
 
 PAPER = "Li, Sanjabi, Beirami and Smith, Fair Resource Allocation in Federated Learning, 2020"
 Q = "0 counts all sites alike, more favours sites with large losses; the same for weigh and server"

@@ -20,7 +20,7 @@ from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 
 class Epochs(BaseModel):

@@ -14,7 +14,7 @@ from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.words import counted
 from hansa.controller.plugin.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 YIN = "Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, 2018"
 BLANCHARD = "Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, 2017"

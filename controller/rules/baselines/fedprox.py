@@ -10,7 +10,7 @@ from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 
 @register("local", "plain")

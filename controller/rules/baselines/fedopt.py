@@ -12,7 +12,7 @@ from pydantic import Field
 
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 REDDI = "Reddi et al., Adaptive Federated Optimization, 2021"
 

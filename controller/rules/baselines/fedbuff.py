@@ -10,7 +10,7 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.controller.plugin.arithmetic import Additive
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 
 @register("merge", "delta")

@@ -9,8 +9,8 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.plugin.composition import Composition
-from hansa.controller.rules.fedavg import FEDAVG
-from hansa.controller.rules.staleness import DEFAULTS, Function, discounted
+from hansa.controller.rules.baselines.fedavg import FEDAVG
+from hansa.controller.rules.baselines.staleness import DEFAULTS, Function, discounted
 
 
 @register("server", "mix")

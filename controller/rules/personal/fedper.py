@@ -5,7 +5,7 @@ one task trains base and personal layers together.
 """
 
 from hansa.common.plugins.registry import Rule, add_rule
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 FEDPER = add_rule(
     Rule(

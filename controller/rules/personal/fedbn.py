@@ -5,7 +5,7 @@ normalisation layers stay, with their statistics, because they, too, fit feature
 """
 
 from hansa.common.plugins.registry import Rule, add_rule
-from hansa.controller.rules.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 FEDBN = add_rule(
     Rule(

@@ -22,7 +22,7 @@ from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
 from hansa.controller.plugin.view import View
-from hansa.controller.rules.fedavg import how_many, too_few
+from hansa.controller.rules.baselines.fedavg import how_many, too_few
 from hansa.controller.rules.radfed import draw_keys
 
 

@@ -21,9 +21,9 @@ from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.naming import distinct_names
 from hansa.controller.plugin.parts import Nothing, Weigher
 from hansa.controller.plugin.view import Contribution, View
-from hansa.controller.rules.extrapolation import Extrapolation, refuse_optimizers
-from hansa.controller.rules.fedavg import FEDAVG
-from hansa.controller.rules.fedprox import ProximalTerm
+from hansa.controller.rules.baselines.extrapolation import Extrapolation, refuse_optimizers
+from hansa.controller.rules.baselines.fedavg import FEDAVG
+from hansa.controller.rules.baselines.fedprox import ProximalTerm
 
 PAPER = "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous … Optimization, 2020"
 

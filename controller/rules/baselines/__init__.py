@@ -1,0 +1,1 @@
+"""The methods that everybody compares with, beside the five papers' own: one file for each."""

@@ -1,0 +1,1 @@
+"""Simulation: a job with thousands of virtual sites, without their processes and network."""
