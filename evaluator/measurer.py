@@ -43,7 +43,7 @@ class Measurer:
         self._networks = shared or Networks(options.device)
         self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split: validation or test
         self._training: dict[JobId, Tensors] = {}
-        self._personal = PersonalFolder(options.personal_folder)
+        self._personal = PersonalFolder(options.personal_files)
 
     def evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
         """Evaluate a model, with the site's own tensors or beside its own model if the job has such."""

@@ -69,13 +69,13 @@ class Trainer:
         """
         self.options, self.shelf, self._policy = options, shelf, policy
         self._networks = shared or Networks(options.device)
-        self._personal = PersonalFolder(options.personal_folder)
+        self._personal = PersonalFolder(options.personal_files)
         self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
         self._pulse = pulse
         self._buffers = Buffers()
-        self._windows = Windows(options.state)
-        self._states = States(options.state / states.FOLDER)
-        self._finished = FinishedUpdates(options.state / finished.FOLDER)
+        self._windows = Windows(options.files)
+        self._states = States(options.files.folder(states.FOLDER))
+        self._finished = FinishedUpdates(options.files.folder(finished.FOLDER))
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -165,7 +165,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.state), mark)
+        secret = Secret(lambda: read_key(self.options.files), mark)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:

@@ -78,6 +78,7 @@ class Driver:
         self.now = 0  # virtual time
         self._bench, self._store, self._crew, self._timing = bench, store, crew, timing
         self._changed = changed
+        self.sites = data.names
         self._numbers = {name: number for number, name in enumerate(data.names)}
         self._agenda: Agenda[Entry] = Agenda()
         self._downloads = Downloads()

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hansa.common.site.files import DiskFiles
 from hansa.common.values.errors import StoreFailed
 from hansa.common.values.ids import JobId
 from hansa.learner.memory import finished
@@ -35,7 +36,7 @@ def test_an_update_with_secret_randomness_is_finished_once_and_kept_until_its_re
 
 def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path: Path) -> None:
     _, update, task = do(trainer_of(tmp_path, TORCH), named("noise"))
-    updates = FinishedUpdates(tmp_path / "finished")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "finished"))
     updates.keep(task, "mark", update)
     assert updates.of(task, "mark") is not None
     (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
@@ -59,7 +60,7 @@ def test_another_task_under_the_same_id_is_trained_and_has_another_noise(tmp_pat
 def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished, "KEPT", 2)
     _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
-    updates = FinishedUpdates(tmp_path / "updates")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "updates"))
     for number, job in enumerate("abc"):
         updates.keep(task.model_copy(update={"job": JobId(job)}), "mark", update)
         os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.site.files import DiskFiles
 from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task, Terms
@@ -22,7 +23,7 @@ def changed(**fields: Any) -> Task:
 
 
 def test_a_task_draws_the_same_again_and_nothing_else_does(tmp_path: Path) -> None:
-    key = read_key(tmp_path)
+    key = read_key(DiskFiles(tmp_path))
 
     def drawn(name: str, task: Task, model: Manifest = MODEL, key: bytes = key) -> bytes:
         return Secret(lambda: key, fingerprint(task, model))(name).normal(size=1000).tobytes()
@@ -38,7 +39,7 @@ def test_a_task_draws_the_same_again_and_nothing_else_does(tmp_path: Path) -> No
         drawn("noise", changed(id=TaskId("j-2"))),
         drawn("noise", changed(work=longer)),
         drawn("noise", task(1), replace(MODEL, digests=(b"1" * 32,))),
-        drawn("noise", task(1), key=read_key(tmp_path / "elsewhere")),
+        drawn("noise", task(1), key=read_key(DiskFiles(tmp_path / "elsewhere"))),
     ]
     assert len({first, *others}) == 8
 
@@ -54,10 +55,10 @@ def test_no_number_is_drawn_twice_in_a_task() -> None:
 
 def test_the_key_is_made_once_for_the_owner_only(tmp_path: Path) -> None:
     state = tmp_path / "state"
-    key = read_key(state)
+    key = read_key(DiskFiles(state))
     assert len(key) == 32
-    assert read_key(state) == key != read_key(tmp_path / "other")
+    assert read_key(DiskFiles(state)) == key != read_key(DiskFiles(tmp_path / "other"))
     assert (state / "secret.key").stat().st_mode & 0o777 == 0o600
     (state / "secret.key").write_bytes(key[:-1])
     with pytest.raises(Broken, match=r"secret.key is damaged: it should hold 32 bytes; delete it"):
-        read_key(state)
+        read_key(DiskFiles(state))
