@@ -26,8 +26,9 @@ from hansa.common.torch.model import load, put
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.learner.jobs import JobStock
+from hansa.learner.jobs import JobStock, Parts
 from hansa.learner.memory import finished, own_model, states
+from hansa.learner.memory.commits import commit
 from hansa.learner.memory.fingerprint import fingerprint
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
@@ -62,15 +63,16 @@ class Trainer:
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
         shared: Networks | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
 
-        Sites that are simulated in one process have `shared` networks.
+        Sites that are simulated in one process have `shared` networks, and their data stay in `parts`.
         """
         self.options, self.shelf, self._policy = options, shelf, policy
         self._networks = shared or Networks(options.device)
         self._personal = PersonalFolder(options.personal_files)
-        self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.files)
@@ -204,9 +206,7 @@ class Trainer:
 
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
-        self._windows.commit(task)
-        self._personal.commit(task)
-        self._finished.drop(task.job)
+        commit(task, self._windows, self._personal, self._finished)
 
     def _run(
         self,

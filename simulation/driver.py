@@ -5,7 +5,6 @@ driver takes the earliest entry of the agenda and waits for its outcome if it is
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -35,6 +34,7 @@ from hansa.controller.work.decode import decode
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
 from hansa.simulation.data import VirtualData
+from hansa.simulation.memory import SiteMemory
 from hansa.simulation.timing import Timing
 from hansa.simulation.traffic import Downloads
 
@@ -83,7 +83,7 @@ class Driver:
         self._agenda: Agenda[Entry] = Agenda()
         self._downloads = Downloads()
         self._outcomes: dict[TaskId, Outcome] = {}
-        self._commits: defaultdict[int, list[Task]] = defaultdict(list)
+        self._memories: dict[int, SiteMemory] = {}
         self._manifests: dict[ModelKey, Manifest] = {}
 
     def join(self, site: SiteName, role: ev.Role, examples: int, app: Stated, at: int = 0) -> None:
@@ -194,8 +194,7 @@ class Driver:
         site = self._numbers[task.site]
         began = self.now + self._download(site, task)
         self._agenda.enter(began + 1, _rank(task), Due(task, began, site), site, _number(task))
-        commits = tuple(self._commits.pop(site, ()))
-        return Assignment(task, site, commits=commits)
+        return Assignment(task, site, self._memories.get(site))
 
     def _download(self, site: int, task: Task) -> int:
         """Let a site fetch the models of a task; return how long it takes."""
@@ -245,6 +244,8 @@ class Driver:
         head = {"at": self._at, "task": task.id, "site": task.site}
         match result:
             case Update():
+                if outcome.memory is not None:  # the job may refuse the update, but the site has trained
+                    self._memories[due.site] = outcome.memory
                 self._take_update(due, result)
             case Evaluation():
                 self._handle(ev.Reported(**head, evaluation=result))
@@ -300,7 +301,9 @@ class Driver:
         if not self._handle(event):
             self._store.delete(update_key(task.id))
         elif isinstance(task.work, Train):
-            self._commits[due.site].append(task)
+            memory = self._memories.get(due.site)
+            if memory is not None:
+                self._memories[due.site] = memory.committed(task)
 
     def _describe(self, task: Task, update: Update) -> None:
         """Tell the job what a file with version 0 does not say."""

@@ -85,7 +85,7 @@ class Simulation:
         self.driver.begin(first)
 
     def _make_crew(self, options: Options) -> Crew:
-        return Inline(Desk(self.spec.app, self._prepared.data, self._models, self._folder / "sites"))
+        return Inline(Desk(self.spec.app, self._prepared.data, self._models))
 
     def _let_sites_join(self) -> None:
         app, data = self._prepared.app, self._prepared.data

@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,7 @@ from hansa.common.models.model import Arrays, Manifest
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Evaluation, Failure, Profile, UpdateFacts
 from hansa.common.values.tasks import Task
+from hansa.simulation.memory import SiteMemory
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class Assignment:
 
     task: Task
     site: int
-    memory: Any = None
-    commits: tuple[Task, ...] = ()  # tasks whose updates were accepted since, in order
+    memory: SiteMemory | None = None  # None: nothing
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Outcome:
     """What came of a task."""
 
     result: Result
-    memory: Any = None  # what the site remembers after it
+    memory: SiteMemory | None = None  # what the site remembers after training
 
 
 @dataclass(frozen=True)
