@@ -34,12 +34,22 @@ class SplitData:
     tensors: Tensors | None
 
 
+Parts = dict[JobId, tuple[SplitData, SplitData]]  # data of jobs: for training and for validation
+
+
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
-    def __init__(self, apps: Apps, device: str, personal: PersonalFolder, built: Networks) -> None:
+    def __init__(
+        self,
+        apps: Apps,
+        device: str,
+        personal: PersonalFolder,
+        built: Networks,
+        parts: Parts | None = None,
+    ) -> None:
         self._apps, self._device, self._personal, self._networks = apps, device, personal, built
-        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
+        self._parts: Parts = {} if parts is None else parts
         self._memories: dict[JobId, Memory[Known]] = {}
 
     def network(self, app: App, task: Task) -> Any:

@@ -25,8 +25,10 @@ from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.learner.jobs import JobStock
+from hansa.learner.jobs import JobStock, Parts
 from hansa.learner.memory import finished, own_model, states
+from hansa.learner.memory.commits import commit
+from hansa.learner.memory.fingerprint import fingerprint
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
@@ -54,15 +56,16 @@ class Trainer:
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
         shared: Networks | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
 
-        Sites that are simulated in one process have `shared` networks.
+        Sites that are simulated in one process have `shared` networks, and their data stay in `parts`.
         """
         self.options, self.shelf, self._policy = options, shelf, policy
         self._networks = shared or Networks(options.device)
         self._personal = PersonalFolder(options.personal_files)
-        self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.files)
@@ -133,8 +136,8 @@ class Trainer:
 
         An update with secret randomness that is finished already is returned as it is.
         """
-        update = self._finished.of(task)
-        if update is not None:
+        mark = fingerprint(task, base)
+        if (update := self._finished.of(task, mark)) is not None:
             return update
         asked = asked_of(app, work)
         beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
@@ -157,7 +160,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.files), task)
+        secret = Secret(lambda: read_key(self.options.files), mark)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
@@ -185,7 +188,7 @@ class Trainer:
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
-            self._finished.keep(task, update)
+            self._finished.keep(task, mark, update)
         return update
 
     def _remember(self, run: LocalRun, spec: ModelSpec) -> None:
@@ -196,9 +199,7 @@ class Trainer:
 
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
-        self._windows.commit(task)
-        self._personal.commit(task)
-        self._finished.drop(task.job)
+        commit(task, self._windows, self._personal, self._finished)
 
     def _run(
         self,

@@ -52,6 +52,12 @@ class MemoryFiles(Files):
         contents = {id(each.content): each.content for _, each in self._below("")}
         return sum(content.nbytes for content in contents.values())
 
+    def copy(self) -> "MemoryFiles":
+        """Return files that begin as these and change on their own; what they hold is not copied."""
+        copied = MemoryFiles()
+        copied._entries, copied._prefix = dict(self._entries), self._prefix
+        return copied
+
     def folder(self, name: str) -> "MemoryFiles":
         """Return the files in a folder; they share their memory with these."""
         return MemoryFiles(self, name)
