@@ -37,8 +37,7 @@ class _Worker:
     """A worker process and what it has to do."""
 
     process: ForkServerProcess
-    pipe: Connection
-    life: Connection  # our end; closed when we end, which ends the worker
+    pipe: Connection  # it ends when we do, which ends the worker
     blocks: dict[int, Block] = field(default_factory=dict)
 
 
@@ -87,7 +86,6 @@ class Workers(Crew):
     def close(self) -> None:
         """End all workers."""
         for worker in self._workers:
-            worker.life.close()
             worker.pipe.close()
             worker.process.kill()  # they hold nothing that anybody needs
         for worker in self._workers:
@@ -97,13 +95,11 @@ class Workers(Crew):
     def _start(self) -> _Worker:
         ensure_fork_server()
         ours, theirs = self._context.Pipe()
-        watched, life = self._context.Pipe(duplex=False)
-        arguments = (theirs, watched, self._make, self._store.slab.path, str(Path.cwd()))
+        arguments = (theirs, self._make, self._store.slab.path, str(Path.cwd()))
         process = self._context.Process(target=work, args=arguments, name="hansa-worker", daemon=True)
         process.start()
         theirs.close()
-        watched.close()
-        return _Worker(process, ours, life)
+        return _Worker(process, ours)
 
     # Handing out.
 
@@ -188,7 +184,6 @@ class Workers(Crew):
     def _bury(self, worker: _Worker) -> None:
         """Start another worker in place of one that died; its tasks are done again, one by one."""
         worker.process.join()
-        worker.life.close()
         worker.pipe.close()
         self._workers.remove(worker)
         self._workers.append(self._start())
