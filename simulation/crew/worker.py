@@ -4,17 +4,15 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from hansa.common.torch.threads import wait_without_spinning
-from hansa.simulation.crew.base import Models
-from hansa.simulation.crew.blocks import Block, BlockModels, Done, placed, received, sent
+from hansa.common.values.ids import ModelKey
+from hansa.simulation.crew.blocks import Block, BlockModels, Done, Fetched, placed, received, sent
 from hansa.simulation.desk import Desk
 from hansa.simulation.slab import View
-
-MakeDesk = Callable[[Models], Desk]
 
 
 def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:
@@ -31,12 +29,16 @@ def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:
     desk: Desk = received(make)(models)
     while True:
         block: Block = received(blocks.get())
-        models.take(block, view)
+        models.take(block.models, partial(_fetch, block, view))
         outcomes = tuple(
             placed(desk.do(assignment), slot, view)
             for assignment, slot in zip(block.assignments, block.slots, strict=True)
         )
         pipe.send_bytes(sent(Done(block.number, outcomes)))
+
+
+def _fetch(block: Block, view: View, key: ModelKey) -> Fetched:
+    return block.models[key].fetched(view)
 
 
 def _receive(pipe: Connection, blocks: "SimpleQueue[bytes]") -> None:

@@ -1,4 +1,4 @@
-"""Worker processes do the tasks of a simulation: the same models as without them, whatever happens to them."""
+"""Worker processes do the tasks of a simulation, with the same models as without them."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,6 @@ def test_large_memories_of_sites_pass_in_both_directions_at_once(tmp_path: Path)
     job = {"rule": "scaffold", "pace": {"rounds": 2}, "train": {"batch_size": 30}, "evaluate": {"every": 2}}
     app = f"{tmp_path / 'large.py'}:app"
     alone, shared = (
-        simulate_digits(tmp_path / str(workers), job, app, 60, Options(workers=workers))
-        for workers in (0, 1)
+        simulate_digits(tmp_path / str(workers), job, app, 60, Options(workers=workers)) for workers in (0, 1)
     )
     assert golden(alone) == golden(shared)

@@ -1,0 +1,150 @@
+"""A crew that gives blocks of tasks to workers: worker processes, or actors on other machines."""
+
+from abc import abstractmethod
+from collections import Counter, OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from hansa.common.values.ids import TaskId
+from hansa.common.values.results import Failure
+from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
+from hansa.simulation.crew.blocks import Block
+from hansa.simulation.slab import Slot
+from hansa.simulation.store import SharedStore
+
+BLOCK = 50  # tasks of a block, at most
+AHEAD = 2  # blocks that a worker has at a time: it must not wait for the driver
+DEATHS = 2  # workers that may die of a task before the task counts as failed
+
+
+@dataclass(eq=False)
+class Worker:
+    """Somebody who does blocks, in the order in which they are given."""
+
+    blocks: dict[int, Block] = field(default_factory=dict)
+
+
+W = TypeVar("W", bound=Worker)
+
+
+class BlockCrew(Crew, Generic[W]):
+    """Hands out tasks, collects their outcomes, and lets the tasks of workers that died be done again."""
+
+    noun = "workers"  # what messages call them
+
+    def __init__(self, store: SharedStore) -> None:
+        self.store = store
+        self.workers: list[W] = []
+        self._queue: OrderedDict[TaskId, Assignment] = OrderedDict()
+        # To be done one by one: a worker died of their block.
+        self._alone: OrderedDict[TaskId, Assignment] = OrderedDict()
+        self._given: set[TaskId] = set()  # to workers
+        self._done: dict[TaskId, Outcome] = {}
+        self._deaths: Counter[TaskId] = Counter()
+        self._numbers = 0
+
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        """Queue tasks; they are handed out when somebody waits for an outcome."""
+        self._queue.update((assignment.task.id, assignment) for assignment in assignments)
+
+    def withdraw(self, task: TaskId) -> None:
+        """Forget a task; if a worker has it, its outcome is thrown away."""
+        self._queue.pop(task, None)
+        self._alone.pop(task, None)
+        self._given.discard(task)
+        self._deaths.pop(task, None)
+        outcome = self._done.pop(task, None)
+        if outcome is not None:
+            self._throw_away(outcome)
+
+    def outcome(self, task: TaskId) -> Outcome:
+        """Wait for the outcome of a task."""
+        while task not in self._done:
+            self._hand_out()
+            self.collect()
+        return self._done.pop(task)
+
+    # What workers of each kind do in their own way.
+
+    @abstractmethod
+    def start(self) -> W:
+        """Start a worker."""
+
+    @abstractmethod
+    def pack(self, number: int, assignments: tuple[Assignment, ...]) -> Block:
+        """Return a block of tasks with what its workers need."""
+
+    @abstractmethod
+    def give(self, worker: W, block: Block) -> None:
+        """Send a block to a worker. If the worker is dead, `collect` notices."""
+
+    @abstractmethod
+    def collect(self) -> None:
+        """Wait until a worker has done a block (`enter`) or has died (`bury`)."""
+
+    # Handing out.
+
+    def _hand_out(self) -> None:
+        """Give every worker blocks until it has enough."""
+        size = -(-len(self._queue) // (AHEAD * len(self.workers)))
+        for _ in range(AHEAD):
+            for worker in self.workers:
+                if len(worker.blocks) < AHEAD and (self._alone or self._queue):
+                    self._hand(worker, max(1, min(BLOCK, size)))
+
+    def _hand(self, worker: W, size: int) -> None:
+        queue, size = (self._alone, 1) if self._alone else (self._queue, min(size, len(self._queue)))
+        assignments = tuple(queue.popitem(last=False)[1] for _ in range(size))
+        self._numbers += 1
+        block = self.pack(self._numbers, assignments)
+        self._given.update(assignment.task.id for assignment in assignments)
+        worker.blocks[block.number] = block
+        self.give(worker, block)
+
+    # Collecting.
+
+    def enter(self, worker: W, number: int, outcomes: Sequence[Outcome]) -> None:
+        """Take the outcomes of a block."""
+        block = worker.blocks.pop(number)
+        for assignment, outcome, slot in zip(block.assignments, outcomes, block.slots, strict=True):
+            result, task = outcome.result, assignment.task.id
+            used = isinstance(result, Update) and result.payload == slot
+            if slot is not None and not used:
+                self.store.slab.give_back(slot)
+            if task in self._given:
+                self._given.discard(task)
+                self._deaths.pop(task, None)
+                self._done[task] = outcome
+            else:  # it was withdrawn
+                self._throw_away(outcome)
+
+    def _throw_away(self, outcome: Outcome) -> None:
+        if isinstance(outcome.result, Update) and isinstance(outcome.result.payload, Slot):
+            self.store.slab.give_back(outcome.result.payload)
+
+    def bury(self, worker: W, how: str, blamed: bool = True) -> None:
+        """Start another worker in place of one that died; its tasks are done again, one by one.
+
+        `how` it died; `blamed`: one of its tasks may be the cause.
+        """
+        self.workers.remove(worker)
+        self.workers.append(self.start())
+        # A worker does its blocks in order, so only the first of them can have ended it.
+        first = min(worker.blocks, default=None)
+        for number, block in sorted(worker.blocks.items()):
+            for assignment, slot in zip(block.assignments, block.slots, strict=True):
+                if slot is not None:
+                    self.store.slab.give_back(slot)
+                if assignment.task.id in self._given:  # otherwise it was withdrawn
+                    self._do_again(assignment, how, blamed and number == first)
+
+    def _do_again(self, assignment: Assignment, how: str, blamed: bool) -> None:
+        task = assignment.task.id
+        self._given.discard(task)
+        self._deaths[task] += blamed
+        if self._deaths[task] < DEATHS:
+            self._alone[task] = assignment
+        else:
+            del self._deaths[task]
+            self._done[task] = Outcome(Failure(reason=f"it ended {DEATHS} {self.noun}, the last one {how}"))
