@@ -83,8 +83,12 @@ class Simulation:
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
         timing = Timing(self.settings, data.names, spec.seed)
         self.driver = Driver(self.machine, bench, self.store, self._crew, data, timing, changed)
-        self._let_sites_join()
-        self.driver.begin(first)
+        try:
+            self._let_sites_join()
+            self.driver.begin(first)
+        except BaseException:
+            self.close()
+            raise
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data

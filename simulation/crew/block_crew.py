@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import TaskId
 from hansa.common.values.results import Failure
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
@@ -16,6 +17,7 @@ from hansa.simulation.store import SharedStore
 BLOCK = 50  # tasks of a block, at most
 AHEAD = 2  # blocks that a worker has at a time: it must not wait for the driver
 DEATHS = 2  # workers that may die of a task before the task counts as failed
+STARTS = 3  # workers that may die one after another before any of them is ready
 
 
 @dataclass(eq=False)
@@ -23,6 +25,7 @@ class Worker:
     """Somebody who does blocks, in the order in which they are given."""
 
     blocks: dict[int, Block] = field(default_factory=dict)
+    ready: bool = False
 
 
 W = TypeVar("W", bound=Worker)
@@ -43,6 +46,7 @@ class BlockCrew(Crew, Generic[W]):
         self._done: dict[TaskId, Outcome] = {}
         self._deaths: Counter[TaskId] = Counter()
         self._numbers = 0
+        self._false_starts = 0
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         """Queue tasks; they are handed out when somebody waits for an outcome."""
@@ -81,16 +85,16 @@ class BlockCrew(Crew, Generic[W]):
 
     @abstractmethod
     def collect(self) -> None:
-        """Wait until a worker has done a block (`enter`) or has died (`bury`)."""
+        """Wait until a worker is ready (`welcome`), has done a block (`enter`) or has died (`bury`)."""
 
     # Handing out.
 
     def _hand_out(self) -> None:
-        """Give every worker blocks until it has enough."""
+        """Give every worker that is ready blocks until it has enough."""
         size = -(-len(self._queue) // (AHEAD * len(self.workers)))
         for _ in range(AHEAD):
             for worker in self.workers:
-                if len(worker.blocks) < AHEAD and (self._alone or self._queue):
+                if worker.ready and len(worker.blocks) < AHEAD and (self._alone or self._queue):
                     self._hand(worker, max(1, min(BLOCK, size)))
 
     def _hand(self, worker: W, size: int) -> None:
@@ -103,6 +107,11 @@ class BlockCrew(Crew, Generic[W]):
         self.give(worker, block)
 
     # Collecting.
+
+    def welcome(self, worker: W) -> None:
+        """Take note that a worker is ready."""
+        worker.ready = True
+        self._false_starts = 0
 
     def enter(self, worker: W, number: int, outcomes: Sequence[Outcome]) -> None:
         """Take the outcomes of a block."""
@@ -129,6 +138,9 @@ class BlockCrew(Crew, Generic[W]):
         `how` it died; `blamed`: one of its tasks may be the cause.
         """
         self.workers.remove(worker)
+        self._false_starts += not worker.ready
+        if self._false_starts >= STARTS:
+            raise HansaError(f"{STARTS} {self.noun} died before they were ready, the last one {how}")
         self.workers.append(self.start())
         # A worker does its blocks in order, so only the first of them can have ended it.
         first = min(worker.blocks, default=None)

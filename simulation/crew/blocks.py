@@ -42,6 +42,13 @@ class Block:
 
 
 @dataclass(frozen=True)
+class Ready:
+    """A worker has loaded what it needs, or says why it cannot."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Done:
     """The outcomes of a block, in the order of its tasks."""
 

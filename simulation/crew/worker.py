@@ -9,8 +9,9 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 
 from hansa.common.torch.threads import wait_without_spinning
+from hansa.common.values.errors import reason
 from hansa.common.values.ids import ModelKey
-from hansa.simulation.crew.blocks import Block, BlockModels, Done, Fetched, placed, received, sent
+from hansa.simulation.crew.blocks import Block, BlockModels, Done, Fetched, Ready, placed, received, sent
 from hansa.simulation.desk import Desk
 from hansa.simulation.slab import View
 
@@ -26,7 +27,12 @@ def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:
 
     torch.set_num_threads(1)
     models, view = BlockModels(), View(slab)
-    desk: Desk = received(make)(models)
+    try:
+        desk: Desk = received(make)(models)
+    except Exception as error:
+        pipe.send_bytes(sent(Ready(reason(error))))
+        return
+    pipe.send_bytes(sent(Ready()))
     while True:
         block: Block = received(blocks.get())
         models.take(block.models, partial(_fetch, block, view))

@@ -12,12 +12,13 @@ from typing import Any
 
 from hansa.common.models.frames import Layout
 from hansa.common.run.nursery import ensure_fork_server
+from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.tasks import Train
 from hansa.controller.transfers.wanted import wanted_update
 from hansa.simulation.crew.base import Assignment
 from hansa.simulation.crew.block_crew import BlockCrew, Worker
-from hansa.simulation.crew.blocks import Block, Done, Reference, received, sent, whole_payload
+from hansa.simulation.crew.blocks import Block, Done, Ready, Reference, received, sent, whole_payload
 from hansa.simulation.crew.worker import work
 from hansa.simulation.data import VirtualData
 from hansa.simulation.desk import Desk
@@ -101,7 +102,7 @@ class Workers(BlockCrew[_Process]):
     # Collecting.
 
     def collect(self) -> None:
-        """Wait until a worker has done a block or has died."""
+        """Wait until a worker is ready, has done a block or has died."""
         by: dict[Any, _Process] = {
             each: worker for worker in self.workers for each in (worker.pipe, worker.process.sentinel)
         }
@@ -111,14 +112,21 @@ class Workers(BlockCrew[_Process]):
                 continue  # it has died, which both of its ends say
             try:
                 if ready is worker.pipe or worker.pipe.poll():
-                    done: Done = received(worker.pipe.recv_bytes())
-                    self.enter(worker, done.number, done.outcomes)
+                    self._hear(worker, received(worker.pipe.recv_bytes()))
                     continue
             except (EOFError, OSError):
                 pass
             worker.process.join()
             worker.pipe.close()
             self.bury(worker, _how(worker.process.exitcode))
+
+    def _hear(self, worker: _Process, message: Ready | Done) -> None:
+        if isinstance(message, Done):
+            self.enter(worker, message.number, message.outcomes)
+        elif message.problem:
+            raise HansaError(f"a worker process cannot begin: {message.problem}")
+        else:
+            self.welcome(worker)
 
 
 def _how(code: int | None) -> str:
