@@ -30,6 +30,12 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Worker processes; 0: this process does everything. The results are the same.",
 )
 @click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Let actors on a Ray cluster do the work: HOST:PORT of its head, or auto for a cluster on this"
+    " machine. --workers says how many (default: one for each CPU). Needs hansa[ray].",
+)
+@click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
 )
 @click.option(
@@ -47,6 +53,7 @@ def simulate(
     file: Path,
     sites: int | None,
     workers: int,
+    ray: str | None,
     changes: tuple[str, ...],
     out: Path | None,
     as_json: bool,
@@ -75,7 +82,12 @@ def simulate(
     from hansa.simulation.show import run_and_show
 
     require_fitting_layers(spec, file)
-    options = Options(workers=workers)
+    if ray is not None:
+        from hansa.simulation.crew.cluster import require_address, require_ray
+
+        require_address(ray)
+        require_ray()
+    options = Options(workers=workers, ray=ray)
     view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, options)
     if as_json:
         print_json(outcome(view))

@@ -24,6 +24,7 @@ from hansa.controller.work.bench import Bench
 from hansa.simulation.agenda import seconds
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.inline import Inline
+from hansa.simulation.crew.ray import ray_crew
 from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TEST, TRAINING
 from hansa.simulation.desk import Desk
@@ -43,8 +44,14 @@ SHOWN = 20  # sites that a live view lists
 class Options:
     """Who does the work of a simulation."""
 
-    workers: int = 0  # processes; 0: this one does everything
+    workers: int = 0  # processes or, on Ray, actors; 0: this process does everything, or one for each CPU
+    ray: str | None = None  # the address of a Ray cluster, or "auto" for one on this machine
     memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
+
+    def __str__(self) -> str:
+        if self.ray is None:
+            return str(self.workers)
+        return f"{self.workers or 'one per CPU'} on Ray ({self.ray})"
 
 
 USUAL = Options()
@@ -92,6 +99,8 @@ class Simulation:
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
+        if options.ray is not None:
+            return ray_crew(options.ray, options.workers, ref, data, self.store)
         if options.workers:
             return Workers(options.workers, ref, data, self.store)
         return Inline(Desk(ref, data, self._models))
@@ -159,10 +168,12 @@ class Simulation:
         return view
 
 
-def simulate(spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0) -> JobView:
+def simulate(
+    spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0, ray: str | None = None
+) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
-    begun = time.monotonic()
+    begun, options = time.monotonic(), Options(workers, ray)
     folder.mkdir(parents=True, exist_ok=True)
-    simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers))
+    simulation = Simulation(prepare(spec, sites, folder), folder, options)
     simulation.run()
-    return simulation.keep_results(time.monotonic() - begun, str(workers))
+    return simulation.keep_results(time.monotonic() - begun, str(options))

@@ -94,7 +94,7 @@ async def _run_and_show(
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(time.monotonic() - begun, str(options.workers))
+    view = simulation.keep_results(time.monotonic() - begun, str(options))
     if not quiet:
         warn(view)
         _print_summary(view, folder, simulation, time.monotonic() - begun)

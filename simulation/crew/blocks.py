@@ -12,7 +12,7 @@ from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores import StoredModel
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
-from hansa.simulation.slab import Slot, View
+from hansa.simulation.slab import Slab, Slot, View
 
 Memory = memoryview | bytes | np.ndarray
 Fetched = tuple[Manifest, Memory]
@@ -94,7 +94,7 @@ def received(data: bytes) -> Any:
     return pickle.loads(data)  # noqa: S301 - the other end runs our own code, for the same user
 
 
-def placed(outcome: Outcome, slot: Slot | None, view: View) -> Outcome:
+def placed(outcome: Outcome, slot: Slot | None, view: View | Slab) -> Outcome:
     """Put the payload of an update into its slot, if it fits, so that it need not be sent."""
     update = outcome.result
     if slot is None or not isinstance(update, Update) or isinstance(update.payload, Slot):
