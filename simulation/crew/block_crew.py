@@ -1,5 +1,6 @@
 """A crew that gives blocks of tasks to workers: worker processes, or actors on other machines."""
 
+import logging
 from abc import abstractmethod
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
 from hansa.simulation.crew.blocks import Block
 from hansa.simulation.slab import Slot
 from hansa.simulation.store import SharedStore
+
+log = logging.getLogger(__name__)
 
 BLOCK = 50  # tasks of a block, at most
 AHEAD = 2  # blocks that a worker has at a time: it must not wait for the driver
@@ -138,6 +141,7 @@ class BlockCrew(Crew, Generic[W]):
         `how` it died; `blamed`: one of its tasks may be the cause.
         """
         self.workers.remove(worker)
+        log.warning("one of the %s died %s; it is replaced, and its tasks are done again", self.noun, how)
         self._false_starts += not worker.ready
         if self._false_starts >= STARTS:
             raise HansaError(f"{STARTS} {self.noun} died before they were ready, the last one {how}")

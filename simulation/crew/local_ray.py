@@ -21,6 +21,7 @@ from hansa.common.values.errors import HansaError, one_line
 
 QUIET = {  # Ray's own settings
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # without this, it warns
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",  # it would print about the deaths of actors, which we report
     "RAY_USAGE_STATS_ENABLED": "0",  # no statistics for its authors
 }
 KEEP, START = "keep", "start"

@@ -22,6 +22,7 @@ from hansa.simulation.data import VirtualData
 from hansa.simulation.store import SharedStore
 
 PATIENCE = 120  # seconds until the first actor must be ready
+LOW_MEMORY = "running low on memory"  # Ray's words
 
 
 def ray_crew(address: str, count: int, ref: str, data: VirtualData, store: SharedStore) -> "RayCrew":
@@ -144,13 +145,12 @@ class RayCrew(BlockCrew[_Actor]):
     def _mourn(self, worker: _Actor, error: Exception) -> None:
         with contextlib.suppress(Exception):
             self._ray.kill(worker.handle)  # it may only be out of reach
-        lives = self._cluster.is_alive(worker.node)
-        how = f"on node {worker.address}: {_summary(error)}" if lives else f"with node {worker.address}"
-        self.bury(worker, how, blamed=lives)
-
-
-def _summary(error: Exception) -> str:
-    return one_line(error)
+        if self._cluster.is_alive(worker.node):
+            memory = LOW_MEMORY in str(error)
+            why = "which ran low on memory" if memory else "and Ray does not say by which signal"
+            self.bury(worker, f"on node {worker.address}, {why}")
+        else:
+            self.bury(worker, f"with node {worker.address}", blamed=False)
 
 
 def _actor_class() -> type:
