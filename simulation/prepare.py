@@ -44,7 +44,7 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
     for site in spec.simulate.slow.sites if spec.simulate else ():
         if site not in data.names:
             names = list(data.names)
-            raise InvalidJob(f"simulate.slow.sites: there is no site {site}{suggestion(site, names)}")
+            names: list[str] = list(data.names)
     rehearse(app, data.examples(app, 0, TRAINING), data.path(0), "cpu")
     everybody = SitesSpec(min=count, together=together, wait=max(spec.sites.wait, 60))
     return Prepared(spec.model_copy(update={"sites": everybody}), app, data)
