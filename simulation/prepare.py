@@ -43,8 +43,8 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
         raise InvalidInput(f"sites.together: {count} sites cannot make models of {together}")
     for site in spec.simulate.slow.sites if spec.simulate else ():
         if site not in data.names:
-            names = list(data.names)
             names: list[str] = list(data.names)
+            raise InvalidJob(f"simulate.slow.sites: there is no site {site}{suggestion(site, names)}")
     rehearse(app, data.examples(app, 0, TRAINING), data.path(0), "cpu")
     everybody = SitesSpec(min=count, together=together, wait=max(spec.sites.wait, 60))
     return Prepared(spec.model_copy(update={"sites": everybody}), app, data)

@@ -23,6 +23,7 @@ from hansa.simulation.prepare import prepare
 from hansa.simulation.run import USUAL, Options, Simulation
 
 PAUSE = 0.1  # seconds between two pictures of the live view
+SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took
 
 
 class Viewer:
@@ -31,7 +32,7 @@ class Viewer:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._views: asyncio.Queue[JobView | None] = asyncio.Queue()
-        self._shown, self._since = 0.0, 0
+        self._next, self._since = 0.0, 0
         self.simulation: Simulation | None = None
         self.stop = False
 
@@ -40,9 +41,10 @@ class Viewer:
         if self.stop and self.simulation is not None:
             self.simulation.driver.cancel()
         now = time.monotonic()
-        if self.simulation is not None and now - self._shown >= PAUSE:
-            self._shown = now
+        if self.simulation is not None and now >= self._next:
             self._send()
+            took = time.monotonic() - now
+            self._next = now + max(PAUSE, SHARE * took)
 
     def finish(self) -> None:
         """Send the last view."""
