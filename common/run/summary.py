@@ -19,6 +19,7 @@ from hansa.common.values.words import counted, in_order, listed, share_of
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Split
 
+USUAL = ("accuracy", "loss", "weighted_f1")  # the metrics of every classifier, of which one is enough
 OWN_METRICS = 3  # metrics of an app's own in the summary; the report has all
 
 
@@ -78,7 +79,7 @@ def quality(view: JobView, split: "Split") -> str:
     if accuracy is None and loss is None:
         return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
-    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
+    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in USUAL and v is not None]
     whose = "that no site trained on" if split == "test" else "that sites kept back"
     last = view.metrics_version == view.version
     of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
