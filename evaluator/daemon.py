@@ -46,7 +46,7 @@ class Evaluator(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split: validation or test
+        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split
         self._training: dict[JobId, Tensors] = {}
         self._personal = PersonalFolder(options.personal_folder)
 
@@ -114,7 +114,7 @@ class Evaluator(SiteDaemon):
         return self._training[task.job]
 
     def _prepare(self, app: App, task: Task) -> Prepared:
-        """Return the data to evaluate on (the validation data, or all test data) and the app's network."""
+        """Return the data to evaluate on (validation data, test data or all data) and the app's network."""
         assert isinstance(task.work, Evaluate)
         chosen = "validation" if task.work.validation else self.options.split
         if task.job not in self._prepared:
@@ -122,7 +122,7 @@ class Evaluator(SiteDaemon):
             self._prepared[task.job] = {}
         splits = self._prepared[task.job]
         if chosen not in splits:
-            examples = self._validation(app, task) if chosen == "validation" else self._test(app, task)
+            examples = self._validation(app, task) if chosen == "validation" else self._others(app, task)
             plain = app.evaluate is not None
             tensors = None if plain else to_tensors(app, examples, self.options.device)
             known = next(((each.network, each.resident) for each in splits.values()), None)
@@ -148,10 +148,14 @@ class Evaluator(SiteDaemon):
             log.warning("job %s: this site has no validation data", task.job)
         return validation
 
-    def _test(self, app: App, task: Task) -> Examples:
-        """Return all test data, standardised by what the learner trains on if the standard is local."""
+    def _others(self, app: App, task: Task) -> Examples:
+        """Return all test data, or all data.
+
+        If the standard is local, test data are standardised by what the learner trains on. A site that
+        evaluates on all its data has no learner: they have their own standard.
+        """
         examples, own = self.shelf.get(task.app).examples, None
-        if task.standard and task.standard.kind == "local":
+        if self.options.split == "test" and task.standard and task.standard.kind == "local":
             try:
                 training = self._training_data(app, task)
                 own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]
@@ -164,6 +168,6 @@ class Evaluator(SiteDaemon):
         return standardised(examples, task.standard, own)
 
     def _training_data(self, app: App, task: Task) -> Examples:
-        if self.options.split == "test":
-            return app.load(self.options.data, "train")
-        return self.shelf.get(task.app).examples
+        if self.options.split == "validation":
+            return self.shelf.get(task.app).examples
+        return app.load(self.options.data, "train")

@@ -162,11 +162,12 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     if split is not None:
         click.option(
             "--split",
-            type=click.Choice(["validation", "test"]),
+            type=click.Choice(["validation", "test", "all"]),
             envvar="HANSA_SPLIT",
             default=split,
             show_default=True,
-            help="What to evaluate on: validation data, which the learner never sees, or test data.",
+            help="What to evaluate on: validation data, which the learner never sees, test data, or, at a"
+            " site that never trains, all data.",
         )(start)
 
     if role == "learner":
@@ -212,7 +213,8 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
     from hansa.common.site.shelf import Shelf
 
     folder, role = options.state, options.identity.role
-    shelf = Shelf(options.apps, options.data, "test" if options.split == "test" else "train", options.device)
+    split = "train" if options.split == "validation" else options.split  # it is a part of the training data
+    shelf = Shelf(options.apps, options.data, split, options.device)
     daemon: SiteDaemon = start_daemon(options, shelf)
 
     def ready(text: str) -> None:
