@@ -7,7 +7,7 @@ import click
 
 from hansa.common.process.terminal import guarded, screen
 from hansa.common.ui.job_warnings import metrics_missing
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import Findings, VersionView
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 
@@ -65,9 +65,14 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
 
 def _evaluation(entry: VersionView) -> str:
     """Return a version's metrics, the number of examples that they cover, and the missing evaluators."""
-    values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
-    values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
-    missing = listed(sorted(entry.unevaluated, key=in_order))
+    return _findings(entry) + (f"  test sites: {_findings(entry.test)}" if entry.test else "")
+
+
+def _findings(findings: Findings) -> str:
+    values = "  ".join(f"{n} {v:.4f}" for n, v in findings.metrics.items() if v is not None)
+    examples = share_of(findings.examples, findings.examples_total)
+    values += f"  on {examples} examples" if findings.examples else ""
+    missing = listed(sorted(findings.unevaluated, key=in_order))
     values += f"  not evaluated by: {missing}" if missing else ""
     return values
 
@@ -123,6 +128,8 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
         f"{view.rounds}/{view.rounds_asked}" + (f" ({view.phase})" if view.phase else ""),
         metrics,
     )
+    if view.test and view.test.metrics:
+        rounds.add_row("test sites", "", "", _findings(view.test))
     sites = Table.grid(padding=(0, 2))
     sites.add_column(min_width=min(NAME, max((len(site.site) for site in view.sites), default=0)))
     for site in view.sites:
