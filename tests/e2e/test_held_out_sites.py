@@ -25,7 +25,7 @@ data:
 
 
 def matrix(model: dict[str, np.ndarray], file: Path) -> tuple[np.ndarray, float]:
-    """Return the confusion matrix on all rows of a site, standardised by themselves, and the sum of losses."""
+    """Return the confusion matrix on all rows of a site, by their own standard, and the sum of losses."""
     with np.load(file) as arrays:
         x, y = arrays["x"].astype(np.float64), arrays["y"]
         assert "x_test" not in arrays
