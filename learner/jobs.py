@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -11,21 +11,19 @@ from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.data.standard import profile
-from hansa.common.site.daemon import make_room
 from hansa.common.site.personal import PersonalFolder, own_tensors
-from hansa.common.site.shelf import Shelf
+from hansa.common.site.stock import Apps, Networks, make_room
 from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
-from hansa.common.torch.resident import WHOLE, Resident, resident_of
-from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
+from hansa.common.torch.resident import Resident
+from hansa.common.torch.statistics import put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile
 from hansa.common.values.tasks import Survey, Task, Train
-from hansa.common.values.training import Travel
-from hansa.learner.training.memory import Memory
-from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
+from hansa.learner.training.memory import Known, Memory, PlainMemory, from_plain, plain
+from hansa.learner.training.optimizers import make_optimizer, states_after, take_up
 
 
 @dataclass(frozen=True)
@@ -36,37 +34,31 @@ class SplitData:
     tensors: Tensors | None
 
 
-class Built(NamedTuple):
-    """A job's network, and what of it stays at the site, by what the job says travels."""
-
-    travel: Travel
-    network: Any
-    resident: Resident
+Parts = dict[JobId, tuple[SplitData, SplitData]]  # data of jobs: for training and for validation
 
 
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
-    def __init__(self, shelf: Shelf, device: str, personal: PersonalFolder) -> None:
-        self._shelf, self._device, self._personal = shelf, device, personal
-        self._networks: dict[JobId, Built] = {}
-        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
-        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
+    def __init__(
+        self,
+        apps: Apps,
+        device: str,
+        personal: PersonalFolder,
+        built: Networks,
+        parts: Parts | None = None,
+    ) -> None:
+        self._apps, self._device, self._personal, self._networks = apps, device, personal, built
+        self._parts: Parts = {} if parts is None else parts
+        self._memories: dict[JobId, Memory[Known]] = {}
 
     def network(self, app: App, task: Task) -> Any:
         """Return the job's network; it holds the weights of whatever was done with it last."""
-        return self._built(app, task).network
-
-    def anew(self, app: App, task: Task) -> Built:
-        """Return the job's network as the app begins with it."""
-        self._networks.pop(task.job, None)
-        return self._built(app, task)
+        return self._networks.get(app, task).network
 
     def resident(self, app: App, task: Task) -> Resident:
         """Return what of the job's model stays at the site; refuse another backbone than the job's."""
-        resident = WHOLE if task.travel.whole else self._built(app, task).resident
-        resident.require(task)
-        return resident
+        return self._networks.resident(app, task)
 
     def staying(self, app: App, task: Task, work: Train) -> dict[str, np.ndarray]:
         """Return the tensors that a task starts from besides those that it receives.
@@ -79,32 +71,20 @@ class JobStock:
             return own
         return networks.arrays_of(self.network(app, task), resident.sets.backbone) | own
 
-    def _built(self, app: App, task: Task) -> Built:
-        """Build a job's network once, and again only for a controller that changes its mind about travel."""
-        built = self._networks.get(task.job)
-        if built is None or built.travel != task.travel:
-            built = None
-            self._networks.pop(task.job, None)  # there is never room for two large networks
-            make_room(self._networks)
-            network = networks.build(app, task.seed, self._device)
-            built = Built(task.travel, network, resident_of(network, task.travel))
-            self._networks[task.job] = built
-        return built
-
     def data(self, app: App, task: Task) -> tuple[SplitData, SplitData]:
         """Return the parts of the site's data for training and for validation."""
         if task.job not in self._parts:
             make_room(self._parts)
             training, validation = (
                 SplitData(part, to_tensors(app, part, self._device) if app.train is None else None)
-                for part in parts(self._shelf.get(task.app).examples, task)
+                for part in parts(self._apps.get(task.app).examples, task)
             )
             self._parts[task.job] = (training, validation)
         return self._parts[task.job]
 
     def raw_training_data(self, task: Task) -> Examples:
         """Return the training part of the site's data as it is, before any standardisation."""
-        examples = self._shelf.get(task.app).examples
+        examples = self._apps.get(task.app).examples
         rows, _ = split(examples.y, task.validation, task.seed, task.site)
         return examples.take(rows)
 
@@ -136,6 +116,23 @@ class JobStock:
         memory = self._memories.get(task.job)
         if memory is not None and task.local_statistics:
             put_statistics(network, memory.after[1])
+
+    def memory(self, job: JobId) -> PlainMemory | None:
+        """Return what the optimizer and the site's own statistics are after the last task, if they are kept.
+
+        Another learner that is given the value goes on as this one would; nobody may change its arrays.
+        """
+        memory = self._memories.get(job)
+        if memory is None or not any((*memory.before, *memory.after)):
+            return None
+        return memory.converted(plain)
+
+    def put_memory(self, job: JobId, memory: PlainMemory | None) -> None:
+        """Go on from another learner's memory of a job; None: from nothing."""
+        self._memories.pop(job, None)
+        if memory is not None:
+            make_room(self._memories)
+            self._memories[job] = memory.converted(from_plain)
 
     @contextmanager
     def optimizer(self, task: Task, work: Train, network: Any) -> Iterator[Any]:

@@ -2,32 +2,33 @@
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from threading import Event
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from hansa.common.app import App
 from hansa.common.models.auxiliary import apart, with_auxiliary
 from hansa.common.models.frames import Layout, allocate, pack, seal, views
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.memory import Buffers
-from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.policy import FREE, Policy
-from hansa.common.site.shelf import Shelf
+from hansa.common.site.stock import Apps, Networks
+from hansa.common.site.workplace import Workplace
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
+from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.learner.jobs import JobStock
+from hansa.learner.jobs import JobStock, Parts
 from hansa.learner.memory import finished, own_model, states
+from hansa.learner.memory.commits import commit
+from hansa.learner.memory.fingerprint import fingerprint
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
@@ -45,31 +46,31 @@ from hansa.learner.training.window import Window, Windows
 log = logging.getLogger(__name__)
 
 
-def task_seed(task: Task) -> int:
-    """Return the seed of a task, from the job's seed, the site, the round and, if it is not 1, the hop."""
-    words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
-
-
 class Trainer:
     """Surveys, probes, initialises and trains. All of it blocks; one thread does it."""
 
     def __init__(
         self,
-        options: SiteOptions,
-        shelf: Shelf,
+        options: Workplace,
+        shelf: Apps,
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
+        shared: Networks | None = None,
+        parts: Parts | None = None,
     ) -> None:
-        """`pulse` returns a job's committed optimizer steps, if the controller can be reached."""
+        """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
+
+        Sites that are simulated in one process have `shared` networks, and their data stay in `parts`.
+        """
         self.options, self.shelf, self._policy = options, shelf, policy
-        self._personal = PersonalFolder(options.personal_folder)
-        self.jobs = JobStock(shelf, options.device, self._personal)
+        self._networks = shared or Networks(options.device)
+        self._personal = PersonalFolder(options.personal_files)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts)
         self._pulse = pulse
         self._buffers = Buffers()
-        self._windows = Windows(options.state)
-        self._states = States(options.state / states.FOLDER)
-        self._finished = FinishedUpdates(options.state / finished.FOLDER)
+        self._windows = Windows(options.files)
+        self._states = States(options.files.folder(states.FOLDER))
+        self._finished = FinishedUpdates(options.files.folder(finished.FOLDER))
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -98,7 +99,7 @@ class Trainer:
             examples=training.tensors,
             cancelled=Drag(self.options.slow, cancelled),
         )
-        torch.manual_seed(run.seed)
+        seed_generators(run.seed)
         with Scope(network, resident.trained(())) as scope:
             scope.awaken()
             return probed_by(plugin, run)
@@ -106,7 +107,7 @@ class Trainer:
     def initialise(self, app: App, task: Task) -> Update:
         """Build a job's first model."""
         # Training goes on with this network: a large one is built and digested once.
-        _, network, resident = self.jobs.anew(app, task)
+        _, network, resident = self._networks.anew(app, task)
         spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
         batch = None
@@ -135,8 +136,8 @@ class Trainer:
 
         An update with secret randomness that is finished already is returned as it is.
         """
-        update = self._finished.of(task)
-        if update is not None:
+        mark = fingerprint(task, base)
+        if (update := self._finished.of(task, mark)) is not None:
             return update
         asked = asked_of(app, work)
         beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
@@ -159,7 +160,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.state), task)
+        secret = Secret(lambda: read_key(self.options.files), mark)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
@@ -187,7 +188,7 @@ class Trainer:
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
-            self._finished.keep(task, update)
+            self._finished.keep(task, mark, update)
         return update
 
     def _remember(self, run: LocalRun, spec: ModelSpec) -> None:
@@ -198,9 +199,7 @@ class Trainer:
 
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
-        self._windows.commit(task)
-        self._personal.commit(task)
-        self._finished.drop(task.job)
+        commit(task, self._windows, self._personal, self._finished)
 
     def _run(
         self,

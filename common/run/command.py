@@ -39,6 +39,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Slow a site's training down by FACTOR. May be repeated.",
 )
 @click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="CPU threads for PyTorch in each learner and evaluator. Another number may change the last bits.",
+)
+@click.option(
     "--central",
     is_flag=True,
     help="Train centrally, for comparison: one site holds all data; its batches are as large as all sites'.",
@@ -59,6 +66,7 @@ def run(
     sites: int | None,
     changes: tuple[str, ...],
     slowed: tuple[str, ...],
+    threads: int,
     central: bool,
     out: Path | None,
     as_json: bool,
@@ -69,12 +77,15 @@ def run(
     the end: model.safetensors, report.json, and job.resolved.yaml, the job with every default filled in.
     Ctrl-C cancels the job and keeps its results so far; a second Ctrl-C ends everything at once.
     """
+    from hansa.common.ui.layers import require_fitting_layers  # slow to load, and not needed to print help
+
     spec = load_job(file, changes, here=True)
     if spec.data is None:
         raise InvalidJob(
             f"{file}: data: is required by `hansa run`; it names the sites' data,"
             " such as data: {source: digits}"
         )
+    require_fitting_layers(spec, file)
     factors = _factors(slowed)
     name = central_name(spec) if central else spec.name
     folder = (
@@ -83,7 +94,7 @@ def run(
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     data = prepare_data(located(spec, file), sites, folder, central)
-    federation = LocalFederation(data, folder, factors, central)
+    federation = LocalFederation(data, folder, factors, central, threads)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except (Interrupted, HansaError) as error:
@@ -96,7 +107,7 @@ def run(
     if as_json:
         print_json(outcome(view))
     else:
-        print_summary(view, folder, file, spec.data, data.split)
+        print_summary(view, folder, file, spec, data.split)
         warn_of_shortfalls(view)
     if federation.interrupted and view.status != "completed":  # it may just have ended by itself
         print_what_is_left(view, folder)

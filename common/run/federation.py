@@ -25,7 +25,12 @@ class LocalFederation:
     """Controller, learners and evaluators on this machine, for one job."""
 
     def __init__(
-        self, data: SiteData, folder: Path, slow: Mapping[str, float], central: bool = False
+        self,
+        data: SiteData,
+        folder: Path,
+        slow: Mapping[str, float],
+        central: bool = False,
+        threads: int = 1,
     ) -> None:
         for name in slow:
             if name not in data.files:
@@ -38,6 +43,7 @@ class LocalFederation:
         self._folder = folder
         self._slow = slow  # the factor by which each site's training is slowed down
         self._central = central  # one site holds all data
+        self._threads = threads  # PyTorch's, of each learner and evaluator
         self._processes = Processes(folder)
         self._stop = Interruption()
 
@@ -78,17 +84,17 @@ class LocalFederation:
         async with Client(address) as client:
             await self._stop.unless_asked(self._await_evaluators(client))
             submitted = await client.submit(spec)
-            keep_resolved(self._folder, submitted, spec)
+            keep_resolved(self._folder, submitted, spec, self._threads)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
-            final = await keep_results(self._folder, client, submitted.job, spec)
+            final = await keep_results(self._folder, client, submitted.job, spec, self._threads)
             warn(final, known=submitted.warnings)
             return final
 
     async def _start(self) -> str:
         """Start all processes; return the controller's address."""
         address = await self._processes.start_controller()
-        self._processes.start_sites(address, self._data, self._slow)
+        self._processes.start_sites(address, self._data, self._slow, self._threads)
         return address
 
     async def _await_evaluators(self, client: Client) -> None:

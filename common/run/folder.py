@@ -20,17 +20,29 @@ HEAD = """\
 """
 
 
-async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec) -> JobView:
-    """Write a job's report, including its data, and its last model, if there is one; return its last view."""
+async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec, threads: int) -> JobView:
+    """Write a job's report and its last model, if there is one; return its last view.
+
+    The report includes what only this machine knows: the data, and the number of PyTorch's threads at a site.
+    """
     view = await client.show(job)
     if view.history:
         save_checkpoint(folder / MODEL, *await client.export(job))
-    report = details(view) | {"data": _data(spec.data) if spec.data else None}
-    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
+    keep_report(folder, view, spec, threads)
     return view
 
 
-def keep_resolved(folder: Path, view: JobView, spec: JobSpec) -> None:
+def keep_report(folder: Path, view: JobView, spec: JobSpec, threads: int, **more: object) -> None:
+    """Write a job's report, with what only this machine knows, and what `more` there is to say.
+
+    That is where the data came from, and how many threads PyTorch had at each site.
+    """
+    here = {"data": _data(spec.data) if spec.data else None, "threads": threads}
+    report = details(view) | here | more
+    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
+
+
+def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int) -> None:
     """Write the job as the controller understood it, with the data and files that only this machine knows."""
     if view.resolved is None:
         return
@@ -38,8 +50,10 @@ def keep_resolved(folder: Path, view: JobView, spec: JobSpec) -> None:
     job |= {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
     if spec.data is not None:
         job["data"] = _data(spec.data)
+    if spec.simulate is not None:
+        job["simulate"] = spec.simulate.model_dump(mode="json")
     ordered = {name: job[name] for name in JobSpec.model_fields if name in job}
-    ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json")
+    ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json") | {"threads": threads}
     text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120)
     (folder / RESOLVED).write_text(HEAD + text, encoding="utf-8")
 

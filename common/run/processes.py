@@ -46,11 +46,10 @@ class Processes:
             )
         return str(json.loads((state / "controller.lock").read_text())["address"])
 
-    def start_sites(self, address: str, data: SiteData, slow: Mapping[str, float]) -> None:
+    def start_sites(self, address: str, data: SiteData, slow: Mapping[str, float], threads: int) -> None:
         """Start the learners and evaluators of the sites."""
         learners = [("learner", name, ["--slow", str(slow.get(name, 1))]) for name in data.learners]
         evaluators = [("evaluator", name, ["--split", split]) for name, split in data.evaluators.items()]
-        threads = max(1, (os.cpu_count() or 1) // len(data.files))
         for role, name, more in (*learners, *evaluators):
             arguments = [role, "start", "--controller", address, "--site", name, "--app", data.spec.app]
             arguments += ["--data", str(data.files[name]), "--state", str(self._folder / name)]

@@ -8,32 +8,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
-from typing import Any, TypeVar, TypeVarTuple
+from typing import TypeVar, TypeVarTuple
 
 from hansa.common.process.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance
 from hansa.common.site.connection import Identity
+from hansa.common.site.failures import failure_of
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
-from hansa.common.values.errors import (
-    Forbidden,
-    InvalidApp,
-    InvalidData,
-    Refused,
-    Stale,
-    Unequipped,
-    Unfit,
-    reason,
-)
-from hansa.common.values.ids import JobId, TaskId
-from hansa.common.values.results import Failure
+from hansa.common.values.errors import Forbidden, Refused, Stale
+from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Task
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)
 PERSONAL = "personal"  # in the state directory, unless --personal names another folder
-KEPT = 4  # jobs whose model and data stay in memory
 LOOK = 5.0  # seconds between two looks at the apps' files and at data that could not be used
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
@@ -56,9 +47,14 @@ class SiteOptions:
     personal: Path | None = None  # the folder of the site's own tensors; None: in the state directory
 
     @property
-    def personal_folder(self) -> Path:
-        """The folder of the site's own tensors, which its learner and its evaluator share."""
-        return self.personal or self.state / PERSONAL
+    def files(self) -> DiskFiles:
+        """The files that must survive a restart."""
+        return DiskFiles(self.state)
+
+    @property
+    def personal_files(self) -> DiskFiles:
+        """The files of the site's own tensors, which its learner and its evaluator share."""
+        return DiskFiles(self.personal or self.state / PERSONAL)
 
 
 @dataclass
@@ -218,13 +214,11 @@ class SiteDaemon(ABC):
         except asyncio.CancelledError:
             if not cancelled.is_set():
                 raise
-        except Unfit as error:
-            await self.attendance.report_failure(task.id, Failure(reason=str(error), unfit=True))
-        except (InvalidApp, InvalidData, Forbidden, Unequipped) as error:
-            await self.attendance.report_failure(task.id, Failure(reason=str(error), final=True))
         except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
-            log.exception("task %s failed", task.id)
-            await self.attendance.report_failure(task.id, Failure(reason=reason(error)))
+            failure = failure_of(error)
+            if not failure.final and not failure.unfit:
+                log.exception("task %s failed", task.id)
+            await self.attendance.report_failure(task.id, failure)
 
 
 def _completing(work: Callable[[*Args], T], *args: *Args) -> T:
@@ -233,9 +227,3 @@ def _completing(work: Callable[[*Args], T], *args: *Args) -> T:
         return work(*args)
     except StopIteration as error:
         raise RuntimeError("StopIteration was raised").with_traceback(error.__traceback__) from None
-
-
-def make_room(kept: dict[JobId, Any]) -> None:
-    """Forget the oldest jobs to make room for one more."""
-    while len(kept) >= KEPT:
-        kept.pop(next(iter(kept)))

@@ -107,6 +107,11 @@ class Shelf:
             return held
         raise InvalidApp(_unusable(ref, held.error) if held else f"app {ref!r} is not allowed at this site")
 
+    def training(self, ref: str) -> Examples:
+        """Return the site's training data; they are read again if the daemon works on other data."""
+        prepared = self.get(ref)
+        return prepared.examples if self._split == "train" else prepared.app.load(self._data, "train")
+
     @property
     def apps(self) -> list[App]:
         """The apps that can be used."""

@@ -2,26 +2,44 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
 from hansa.common.values.history import Findings, Version, VersionView
-from hansa.common.values.ids import SiteName
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.resolved import ModelOrigin, Resolved
+from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
+from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
-from hansa.controller.fleet.fleet import Fleet
 
 NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
+
+
+class Session(Protocol):
+    """What a view shows of a connected learner."""
+
+    @property
+    def progress(self) -> Mapping[TaskId, Progress]:
+        """How far its tasks have come."""
+
+
+class Sessions(Protocol):
+    """The connected daemons."""
+
+    def find(self, site: SiteName, role: Role) -> Session | None:
+        """Return a daemon if it is connected."""
 
 
 @dataclass(frozen=True)
 class Surroundings:
     """What a view shows besides the engine's state."""
 
-    fleet: Fleet
+    fleet: Sessions
     now: float
     bytes_up: int  # since the newest version
     bytes_down: int
@@ -71,6 +89,21 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
     )
 
 
+def origin_of(machine: Machine, version: int, resolved: Resolved | None) -> ModelOrigin:
+    """Return the origin that is written into an exported community model."""
+    record = machine.state.history[version]
+    return ModelOrigin(
+        job=machine.job,
+        name=machine.spec.name,
+        version=version,
+        digest=record.digest,
+        receipt=record.receipt,
+        resolved=resolved,
+        travel=machine.rule.travel,
+        backbone=machine.state.backbone,
+    )
+
+
 def _shortfalls(machine: Machine) -> tuple[Shortfall, ...]:
     return tuple(shortfalls(machine.state, machine.rule.pace.common_rounds)[:NAMED])
 
@@ -113,7 +146,7 @@ def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
         yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
 
 
-def _site_views(machine: Machine, fleet: Fleet) -> Iterator[SiteProgress]:
+def _site_views(machine: Machine, fleet: Sessions) -> Iterator[SiteProgress]:
     state = machine.state
     training = {task.site: task for task in state.tasks.values() if isinstance(task.work, Train)}
     contributors = map(SiteName, state.history[-1].sites) if state.history else ()

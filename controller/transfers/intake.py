@@ -5,9 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
-from hansa.common.encodings import encoding_of
-from hansa.common.encodings.model import encoded_spec
-from hansa.common.models.auxiliary import require_first, with_auxiliary
+from hansa.common.models.auxiliary import require_first
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
 from hansa.common.models.model import Manifest, check_manifest, require_fit
@@ -26,7 +24,8 @@ from hansa.controller.transfers.descriptions import describe, is_description
 from hansa.controller.transfers.gate import Gate
 from hansa.controller.transfers.manifests import Manifests
 from hansa.controller.transfers.quarantine import Quarantine
-from hansa.controller.transfers.uploads import Encoded, Upload, Uploads
+from hansa.controller.transfers.uploads import Upload, Uploads
+from hansa.controller.transfers.wanted import Encoded, wanted_update
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.workers import Workers
 
@@ -200,6 +199,7 @@ class Intake:
             facts=_facts(upload),
             digest=upload.manifest.digest.hex(),
             decoded=decoded,
+            bytes_up=upload.check.sealer.layout.size,
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
             averaged=upload.manifest.spec.is_averaged,
@@ -237,14 +237,8 @@ class Intake:
             check_manifest(manifest)
             if isinstance(task.work, Train):
                 with self._ending(runner, "a model was lost"):
-                    wanted = (await self._manifests.read(task.models[0])).spec.own
-                if task.work.tensors:
-                    wanted = wanted.subset(task.work.tensors)
-                wanted = with_auxiliary(wanted, [each.name for each in task.work.auxiliary if each.up])
-                if task.work.encoding is not None:
-                    encoded = Encoded(encoding_of(task.work.encoding), wanted)
-                    with self._ending(runner, "an encoding failed"):
-                        wanted = encoded_spec(encoded.encoding, wanted)
+                    base = (await self._manifests.read(task.models[0])).spec
+                    wanted, encoded = wanted_update(task.work, base)
                 require_fit(wanted, manifest.spec)
             elif isinstance(task.work, Init):
                 require_first(manifest, [each.name for each in runner.machine.rule.auxiliary])

@@ -9,10 +9,9 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hansa.common.encodings.contract import Encoding
 from hansa.common.models.conveyor import Conveyor
 from hansa.common.models.frames import FrameCheck
-from hansa.common.models.model import Manifest, ModelSpec
+from hansa.common.models.model import Manifest
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import ModelKey, TaskId, sent_key, update_key
 from hansa.common.values.receipts import Receipt
@@ -20,17 +19,10 @@ from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.transfers.gate import Place
+from hansa.controller.transfers.wanted import Encoded
 from hansa.controller.work.decode import decode
 from hansa.controller.work.drafts import Drafts
 from hansa.controller.work.workers import Workers
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The encoding that an update is sent in, and its tensors before they were encoded."""
-
-    encoding: Encoding
-    spec: ModelSpec
 
 
 @dataclass

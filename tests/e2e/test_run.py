@@ -20,9 +20,9 @@ from hansa.common.run.processes import why_ended
 from hansa.common.run.summary import suits_ten_sites
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
-from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa

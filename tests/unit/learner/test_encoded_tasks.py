@@ -13,7 +13,7 @@ from hansa.common.values.errors import Forbidden, Rejected, Unequipped
 from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_amending import BESIDE, do, named
-from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of
 
 TOPK = LocalPluginSpec(name="topk", args={"share": 0.2})
 KINDS = [named("float16"), named("int8"), TOPK]
@@ -21,7 +21,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def start_of(trainer: Trainer) -> Arrays:
-    return first_model(trainer.shelf.get(trainer.options.apps[0]).app)[1]
+    return first_model(trainer.shelf.get(ref_of(trainer)).app)[1]
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=lambda kind: kind.name)
@@ -98,8 +98,8 @@ def test_without_feedback_nothing_is_kept(tmp_path: Path) -> None:
 
 def test_secret_noise_is_encoded_once_and_sent_as_it_was_finished(tmp_path: Path) -> None:
     _, update, task = do(trainer_of(tmp_path, TORCH), named("noise"), encoding=named("int8"))
-    again = trainer_of(tmp_path, TORCH)
-    _, finished, _ = do(again, named("noise"), encoding=named("int8"), epochs=3)
+    again = trainer_of(tmp_path, TORCH.replace("0.2", "0.7"))  # trains differently, as a GPU may
+    _, finished, _ = do(again, named("noise"), encoding=named("int8"))
     assert finished.manifest == update.manifest
     assert finished.payload.tobytes() == update.payload.tobytes()
     again.commit(task)

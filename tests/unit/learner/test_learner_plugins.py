@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,8 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.plugins.registry import register
+from hansa.common.site.daemon import SiteOptions
+from hansa.common.site.shelf import Shelf
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLarge
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import LocalPluginSpec
@@ -220,7 +222,7 @@ async def test_a_plugin_that_comes_to_an_end_fails_its_task_and_does_not_leave_i
     tmp_path: Path,
 ) -> None:
     trainer = trainer_of(tmp_path, LINEAR)
-    learner = Learner(trainer.options, trainer.shelf)
+    learner = Learner(cast(SiteOptions, trainer.options), cast(Shelf, trainer.shelf))
 
     def trained() -> None:
         trained_by(run_of(APP, network(), data(), work(plugins=(named("ended"),))))
@@ -263,7 +265,7 @@ def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
 
 def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
     with pytest.raises(
-        PluginFailed, match="learner 'diary': it reported 'tasks', which another plugin has reported already"
+        PluginFailed, match="learner 'diary': it reported 'tasks', as another plugin did before"
     ):
         trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
 
@@ -279,7 +281,7 @@ def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(t
         PluginFailed, match=r"learner 'clumsy': it reported 'no name': 1.0; a metric is a name without spaces"
     ):
         do(trainer, named("clumsy", tells="no name"))
-    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+    with pytest.raises(Refused, match=r"run.memory\['clumsy'\] is not JSON"):
         do(trainer, named("clumsy", remembers="sets"))
     with pytest.raises(TooLarge, match="1048576 are allowed"):
         do(trainer, named("clumsy", remembers="much"))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,13 +11,14 @@ import pytest
 from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.models.frames import Layout, views
+from hansa.common.site.daemon import SiteOptions
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, ValidationSpec
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.trainer import Trainer
-from tests.unit.learner.test_partial_tasks import first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import first_model, ref_of, trainer_of
 
 JOB = JobId("j")
 LINEAR = """
@@ -39,7 +40,7 @@ def do(
     **more: Any,
 ) -> tuple[np.ndarray, UpdateFacts]:
     """Train from the app's first model; return how far each number has moved, and the facts."""
-    ref = trainer.options.apps[0]
+    ref = ref_of(trainer)
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
     fields = {"epochs": 5, "batch_size": 4, "optimizer": OptimizerSpec(lr=lr), "plugins": plugins}
@@ -120,7 +121,7 @@ class Rests(Event):
 
 def test_a_slow_learner_makes_the_same_update_and_rests_between_batches(tmp_path: Path) -> None:
     quick = trainer_of(tmp_path, LINEAR)
-    slow = Trainer(replace(quick.options, slow=3.0), quick.shelf, lambda _: None)
+    slow = Trainer(replace(cast(SiteOptions, quick.options), slow=3.0), quick.shelf, lambda _: None)
     none, some = Rests(), Rests()
     update, _ = do(quick, cancelled=none)
     same, facts = do(slow, cancelled=some)
@@ -150,7 +151,7 @@ app = App(model=lambda: {"w": np.zeros(2)}, task="regression", train=train, eval
 
 def test_an_app_that_trains_by_itself_knows_seed_device_and_data(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, OWN)
-    trainer.options = replace(trainer.options, device="meta")
+    trainer.options = replace(cast(SiteOptions, trainer.options), device="meta")
     for seed in range(40):
         do(trainer, seed=seed, round=1 + seed)
     told = [line.split() for line in (tmp_path / "told.txt").read_text().splitlines()]

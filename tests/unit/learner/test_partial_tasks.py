@@ -63,6 +63,11 @@ def trainer_of(folder: Path, text: str, pulse: Callable[[JobId], int | None] = l
     return Trainer(options, Shelf((ref,), folder / "data.npz", "train"), pulse)
 
 
+def ref_of(trainer: Trainer) -> str:
+    """Return how tasks name the app of a trainer that `trainer_of` made."""
+    return f"{trainer.options.data.parent / 'app.py'}:app"
+
+
 def first_model(app: App) -> tuple[Manifest, dict[str, np.ndarray]]:
     """Return an app's own first model."""
     network = networks.build(app, 7, "cpu")
@@ -73,7 +78,7 @@ def first_model(app: App) -> tuple[Manifest, dict[str, np.ndarray]]:
 
 def do(trainer: Trainer, tensors: tuple[str, ...]) -> tuple[Task, dict[str, np.ndarray], Made]:
     """Train from the app's own first model; return the task, that model and the update."""
-    ref = trainer.options.apps[0]
+    ref = ref_of(trainer)
     app = trainer.shelf.get(ref).app
     base, arrays = first_model(app)
     optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
@@ -127,4 +132,4 @@ def test_an_app_that_trains_by_itself_knows_which_tensors_count_and_the_rest_is_
     assert all((array == 1).all() for array in made.values())
     assert facts.evaluation is not None
     assert facts.evaluation.loss_sum == 4 + 1  # w1 and b1 count as they were
-    assert trainer.shelf.get(trainer.options.apps[0]).app.train.__globals__["seen"] == [("w2", "b2")]  # type: ignore[union-attr]
+    assert trainer.shelf.get(ref_of(trainer)).app.train.__globals__["seen"] == [("w2", "b2")]  # type: ignore[union-attr]

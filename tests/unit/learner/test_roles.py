@@ -9,7 +9,7 @@ from hansa.common.plugins.registry import register
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
 from hansa.plugin import Role
 from tests.unit.learner.test_amending import do, named
-from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of
 
 COUNTING = OWN.replace('"b2": np.zeros(1)', '"b2": np.zeros(1), "calls": np.zeros(2, np.int64)')
 
@@ -32,7 +32,7 @@ def test_a_plugin_tells_parameters_from_statistics_and_counters(
     tmp_path: Path, app: str, others: int
 ) -> None:
     trainer = trainer_of(tmp_path, app)
-    base, first = first_model(trainer.shelf.get(trainer.options.apps[0]).app)
+    base, first = first_model(trainer.shelf.get(ref_of(trainer)).app)
     plain, _, _ = do(trainer_of(tmp_path, app))
     update, _, _ = do(trainer, named("withholding"))
     roles = base.spec.roles

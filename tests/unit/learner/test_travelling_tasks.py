@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hansa.common.models.frames import Layout, views
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, Refused, Unfit
@@ -20,7 +21,7 @@ from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.common.values.training import LocalPluginSpec, OptimizerSpec, Travel, ValidationSpec
 from hansa.learner.trainer import Trainer
-from tests.unit.learner.test_partial_tasks import OWN, trainer_of
+from tests.unit.learner.test_partial_tasks import OWN, ref_of, trainer_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 APP = """
@@ -60,7 +61,7 @@ PERSONAL = Travel(kind="personal", match=("head.*",))
 def task_of(
     trainer: Trainer, work: Init | Train, travel: Travel, number: int = 1, backbone: str = ""
 ) -> Task:
-    words: dict[str, Any] = {"round": number, "app": trainer.options.apps[0], "seed": 7}
+    words: dict[str, Any] = {"round": number, "app": ref_of(trainer), "seed": 7}
     return Task(
         id=TaskId(f"j-{number}"),
         job=JobId("j"),
@@ -75,7 +76,7 @@ def task_of(
 
 def first(trainer: Trainer, travel: Travel) -> tuple[Any, Arrays, UpdateFacts]:
     """Build version 0."""
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     manifest, payload, facts = trainer.initialise(app, task_of(trainer, Init(), travel))
     return manifest, views(Layout(manifest.spec), payload), facts
 
@@ -85,12 +86,9 @@ def trained(
 ) -> tuple[Arrays, UpdateFacts]:
     """Train from version 0."""
     manifest, arrays, facts = first(trainer, travel)
-    work = Train(
-        model=ModelKey("j/v0"),
-        version=0,
-        batch_size=5,
-        **{"epochs": 2, "optimizer": OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1), **words},
-    )
+    optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
+    usual = {"epochs": 2, "batch_size": 5, "optimizer": optimizer}
+    work = Train(model=ModelKey("j/v0"), version=0, **usual | words)
     known = facts.backbone if backbone is None else backbone
     task = task_of(trainer, work, travel, number, known)
     app = trainer.shelf.get(task.app).app
@@ -101,7 +99,7 @@ def trained(
 
 
 def modes(trainer: Trainer) -> list[tuple[list[str], list[str]]]:
-    return list(trainer.shelf.get(trainer.options.apps[0]).app.model.modes)  # type: ignore[attr-defined]
+    return list(trainer.shelf.get(ref_of(trainer)).app.model.modes)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -118,7 +116,7 @@ def test_a_network_is_built_once_and_a_task_leaves_nothing_else_in_memory(
     tmp_path: Path, plugins: Any
 ) -> None:
     trainer = trainer_of(tmp_path, APP)
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     manifest, payload, facts = trainer.initialise(app, task_of(trainer, Init(), TRAINABLE))
     arrays, start = views(Layout(manifest.spec), payload), weakref.ref(payload)
     network = trainer.jobs.network(app, task_of(trainer, Init(), TRAINABLE))
@@ -136,7 +134,7 @@ def test_a_network_is_built_once_and_a_task_leaves_nothing_else_in_memory(
 
 def test_version_0_is_the_same_again_after_training(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, APP)
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     task = task_of(trainer, Init(), TRAINABLE)
     version_0 = trainer.initialise(app, task).manifest
     trained(trainer, TRAINABLE)
@@ -155,7 +153,7 @@ def test_a_backbone_is_asleep_and_stays_as_it_is_bit_for_bit(tmp_path: Path) -> 
     assert set(map(str, modes(trainer))) == {
         str((["base", "fixed", "drop"], [n for n in arrays if "running" not in n and "num" not in n]))
     }
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     network = trainer.jobs.network(app, task_of(trainer, Init(), TRAINABLE))
     fresh = networks.build(app, 7, "cpu").state_dict()
     for name, tensor in network.state_dict().items():
@@ -175,7 +173,7 @@ def test_another_backbone_is_refused_with_both_digests(tmp_path: Path) -> None:
 
 
 def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_repeats(tmp_path: Path) -> None:
-    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(tmp_path / "personal")
+    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(DiskFiles(tmp_path / "personal"))
     one, _ = trained(trainer, ADAPTERS)
     assert "head.weight" not in one
     after_one = folder.committed(JobId("j"))
@@ -189,7 +187,7 @@ def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_rep
     (tmp_path / "again").mkdir()
     again = trainer_of(tmp_path / "again", APP)
     trained(again, ADAPTERS)
-    folder = PersonalFolder(tmp_path / "again" / "personal")
+    folder = PersonalFolder(DiskFiles(tmp_path / "again" / "personal"))
     manifest, arrays, facts = first(again, ADAPTERS)
     work = Train(
         model=ModelKey("j/v0"),
@@ -212,7 +210,7 @@ def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_rep
 
 
 def test_a_head_is_trained_first_and_the_body_after_it(tmp_path: Path) -> None:
-    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(tmp_path / "personal")
+    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(DiskFiles(tmp_path / "personal"))
     _, facts = trained(trainer, PERSONAL, personal_epochs=3, epochs=1)
     assert (facts.steps, facts.n_used, facts.epochs) == (4, 80, 4.0)  # steps behind what travels
     body, head = ["adapter.weight", "adapter.bias", "norm.weight", "norm.bias"], ["head.weight", "head.bias"]
@@ -234,6 +232,29 @@ def test_the_body_of_a_head_that_is_trained_first_does_not_change_meanwhile(tmp_
     assert update["norm.num_batches_tracked"] == 4  # of the epoch on the body alone
 
 
+def test_both_stages_take_the_steps_of_the_paper(tmp_path: Path) -> None:
+    """With all examples in one batch, plain PyTorch must come to the same tensors."""
+    trainer = trainer_of(tmp_path, APP.replace("nn.Dropout(0.5)", "nn.Identity()"))
+    update, _ = trained(trainer, PERSONAL, personal_epochs=3, epochs=2, batch_size=100)
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
+    assert own is not None
+    known = trainer.shelf.get(ref_of(trainer))
+    x, y = torch.from_numpy(known.examples.x), torch.from_numpy(known.examples.y)
+    network = networks.build(known.app, 7, "cpu")
+    head, body = network.head, (network.adapter, network.norm)
+    for asleep, learning, epochs in ((network, (head,), 3), (head, body, 2)):
+        network.train()
+        asleep.eval()
+        parameters = [each for part in learning for each in part.parameters()]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+        for _ in range(epochs):
+            network.zero_grad()
+            torch.nn.functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    for name, tensor in network.state_dict().items():
+        np.testing.assert_allclose((update | dict(own.arrays))[name], tensor.numpy(), rtol=1e-6, atol=1e-6)
+
+
 def test_stages_need_tensors_of_the_sites_own(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="but the whole model travels"):
         trained(trainer_of(tmp_path, APP), Travel(), personal_epochs=1)
@@ -245,12 +266,12 @@ def test_an_app_of_arrays_gets_all_of_them_and_is_told_what_to_train(tmp_path: P
     update, _ = trained(trainer, travel, optimizer=OptimizerSpec(lr=0.1))
     assert set(update) == {"w2"}
     assert update["w2"].min() == 1
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     assert {name: float(array.max()) for name, array in own.arrays.items()} == {"b2": 1.0}
     again, _ = trained(trainer, travel, 2, after="j-1", optimizer=OptimizerSpec(lr=0.1))
     assert again["w2"].max() == 1  # from version 0 again
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     assert float(own.arrays["b2"][0]) == 2.0
     with pytest.raises(InvalidApp, match="a function of its own, which trains all tensors together"):
@@ -268,13 +289,13 @@ def test_all_names_of_a_parameter_travel_or_none(tmp_path: Path) -> None:
 def test_a_controller_that_asks_for_personal_tensors_does_not_get_them(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, APP)
     trained(trainer, PERSONAL)
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     whole, arrays, _ = first(trainer, Travel())
     work = Train(
         model=ModelKey("j/v1"), version=1, epochs=1, batch_size=20, optimizer=OptimizerSpec(lr=1e-30)
     )
-    app = trainer.shelf.get(trainer.options.apps[0]).app
+    app = trainer.shelf.get(ref_of(trainer)).app
     task = task_of(trainer, work, PERSONAL, 2)
     with pytest.raises(InvalidApp, match=r"not what travels of the app's model: unexpected head.weight"):
         trainer.train(app, task, work, whole, arrays, Event(), lambda _: None)

@@ -18,15 +18,16 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
+from hansa.common.site.files import DiskFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rules.baselines.fedopt import Momentum
 from hansa.learner.plugins.proximal import Pull
-from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.window import Windows
 from tests.unit.community.test_mean import Bench, Weighted, tensors
@@ -80,7 +81,7 @@ class Federation:
     def __post_init__(self) -> None:
         self.community = {name: value.numpy().copy() for name, value in self.module.state_dict().items()}
         self.bench = Bench(spec_of(self.module), self.pool, self.community)
-        self.windows = [Windows(self.folder / f"{number}") for number in range(len(self.data))]
+        self.windows = [Windows(DiskFiles(self.folder / f"{number}")) for number in range(len(self.data))]
 
     def round(self, number: int) -> Arrays:
         updates = [self.train(site, number) for site in range(len(self.data))]

@@ -1,0 +1,169 @@
+"""What an evaluator computes for its tasks: models come in as arrays, evaluations go out."""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
+from hansa.common.data.holdout import parts, split
+from hansa.common.data.standard import standardised
+from hansa.common.site.personal import PersonalFolder, own_tensors
+from hansa.common.site.stock import Apps, Networks, make_room
+from hansa.common.site.workplace import Workplace
+from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.torch.metrics import measure
+from hansa.common.torch.model import load
+from hansa.common.torch.resident import WHOLE, Resident
+from hansa.common.torch.seeding import seed_generators, task_seed
+from hansa.common.torch.statistics import estimate_statistics
+from hansa.common.values.errors import InvalidData, Refused
+from hansa.common.values.ids import JobId
+from hansa.common.values.results import Evaluation
+from hansa.common.values.tasks import Evaluate, Task
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An evaluator's data for a job, as arrays and (for torch apps) as tensors."""
+
+    examples: Examples
+    tensors: Tensors | None
+
+
+@dataclass(frozen=True)
+class PreparedData:
+    """The data of an evaluator's jobs."""
+
+    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split
+    training: dict[JobId, Tensors] = field(default_factory=dict)
+
+
+class Measurer:
+    """Evaluates models on a site's data. All of it blocks; one thread does it."""
+
+    def __init__(
+        self,
+        options: Workplace,
+        apps: Apps,
+        shared: Networks | None = None,
+        data: PreparedData | None = None,
+    ) -> None:
+        """Sites that are simulated in one process have `shared` networks, and their data are kept apart."""
+        self._options, self._apps = options, apps
+        self._networks = shared or Networks(options.device)
+        data = data or PreparedData()
+        self._prepared, self._training = data.prepared, data.training
+        self._personal = PersonalFolder(options.personal_files)
+
+    def evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
+        """Evaluate a model, with the site's own tensors or beside its own model if the job has such."""
+        prepared = self._prepare(app, task)
+        if not len(prepared.examples):
+            return Evaluation(n=0, loss_sum=0.0)
+        network, resident = self._build(app, task)
+        resident.require(task)
+        personal = self._personal.committed(task.job) if resident.sets.personal else None
+        model = arrays | own_tensors(resident, personal)
+        measured = self._measure(app, task, prepared, network, resident, model, task.local_statistics)
+        if personal:
+            return measured.model_copy(update={"personal": personal.task})
+        assert isinstance(task.work, Evaluate)
+        if not task.work.own_model:
+            return measured
+        own = self._personal.committed(task.job)
+        if own is None:  # the site's own model begins as the community's
+            return measured.model_copy(update={"own_model": measured})
+        own_model = self._measure(app, task, prepared, network, resident, dict(own.arrays), estimates=False)
+        return measured.model_copy(update={"own_model": own_model, "personal": own.task})
+
+    def _measure(
+        self,
+        app: App,
+        task: Task,
+        prepared: Prepared,
+        network: Any,
+        resident: Resident,
+        arrays: dict[str, np.ndarray],
+        estimates: bool,
+    ) -> Evaluation:
+        """Evaluate a model with the tensors of it that stay at the site.
+
+        `estimates` says whether its batch-norm statistics are estimated from the site's data.
+        """
+        seed_generators(task_seed(task))
+        if app.evaluate is not None:
+            return app.measured({**(network or {}), **arrays}, prepared.examples)
+        assert prepared.tensors is not None
+        load(network, arrays, resident.sets.backbone)
+        if estimates:
+            try:
+                estimate_statistics(network, self._training_tensors(app, task))
+            except InvalidData as error:  # other sites can evaluate the model; the job goes on without this
+                raise Refused(f"batch-norm statistics cannot be estimated at this site: {error}") from None
+        return measure(app, network, prepared.tensors)
+
+    def _training_tensors(self, app: App, task: Task) -> Tensors:
+        """Return what the site's learner trains on, which the site's own batch-norm statistics come from."""
+        if task.job not in self._training:
+            make_room(self._training)
+            training, _ = parts(self._apps.training(task.app), task)
+            self._training[task.job] = to_tensors(app, training, self._options.device)
+        return self._training[task.job]
+
+    def _prepare(self, app: App, task: Task) -> Prepared:
+        """Return the data to evaluate on: validation data, test data, or all data."""
+        assert isinstance(task.work, Evaluate)
+        chosen = "validation" if task.work.validation else self._options.split
+        if task.job not in self._prepared:
+            make_room(self._prepared)
+            self._prepared[task.job] = {}
+        splits = self._prepared[task.job]
+        if chosen not in splits:
+            examples = self._validation(task) if chosen == "validation" else self._others(task)
+            plain = app.evaluate is not None
+            tensors = None if plain else to_tensors(app, examples, self._options.device)
+            splits[chosen] = Prepared(examples, tensors)
+        return splits[chosen]
+
+    def _build(self, app: App, task: Task) -> tuple[Any, Resident]:
+        """Return the app's network, if it is needed, and what of it stays at the site."""
+        if app.evaluate is not None and task.travel.whole:
+            return None, WHOLE
+        built = self._networks.get(app, task)
+        return built.network, WHOLE if task.travel.whole else built.resident
+
+    def _validation(self, task: Task) -> Examples:
+        """Return the training data that the learner never sees; no examples if there are none."""
+        try:
+            training = self._apps.training(task.app)
+        except InvalidData as error:
+            log.warning("job %s: this evaluator cannot read training data: %s", task.job, error)
+            return self._apps.get(task.app).examples.take(np.arange(0))
+        _, validation = parts(training, task)
+        if not len(validation):
+            log.warning("job %s: this site has no validation data", task.job)
+        return validation
+
+    def _others(self, task: Task) -> Examples:
+        """Return all test data, or all data.
+
+        If the standard is local, test data are standardised by what the learner trains on. A site that
+        evaluates on all its data has no learner: they have their own standard.
+        """
+        examples, own = self._apps.get(task.app).examples, None
+        if self._options.split == "test" and task.standard and task.standard.kind == "local":
+            try:
+                training = self._apps.training(task.app)
+                own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]
+            except InvalidData as error:
+                log.warning(
+                    "job %s: the test data are standardised by their own mean, not the training data's: %s",
+                    task.job,
+                    error,
+                )
+        return standardised(examples, task.standard, own)

@@ -1,0 +1,147 @@
+"""Where one process does the tasks of virtual sites, one after another, as their daemons would."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from threading import Event
+from typing import TypeVar
+
+import numpy as np
+
+from hansa.common.app import App, load_app
+from hansa.common.data.examples import Examples
+from hansa.common.models.auxiliary import accompanied
+from hansa.common.models.frames import Sealer, cut
+from hansa.common.models.model import Manifest
+from hansa.common.site.failures import failure_of
+from hansa.common.site.memory_files import MemoryFiles
+from hansa.common.site.stock import Networks
+from hansa.common.values.ids import ModelKey
+from hansa.common.values.results import UpdateFacts
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.evaluator.measurer import Measurer, PreparedData
+from hansa.learner.jobs import Parts
+from hansa.learner.trainer import Trainer
+from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
+from hansa.simulation.data import TRAINING, VirtualData
+from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
+
+SITES = 1024  # whose data stay in memory as tensors
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    app: App
+    examples: Examples
+
+
+class _Site:
+    """A virtual site, as the classes of learner and evaluator see their daemon."""
+
+    slow = 1.0
+    device = "cpu"
+
+    def __init__(self, app: App, data: VirtualData, number: int, split: str, files: MemoryFiles) -> None:
+        self._app, self._data, self._number = app, data, number
+        self.split = split
+        self.data = data.path(number)
+        self.files, self.personal_files = files, files.folder(PERSONAL)
+        self._loaded: _Loaded | None = None
+
+    def get(self, ref: str) -> _Loaded:
+        """Return the app and the site's data."""
+        if self._loaded is None:
+            which = self.split if self.split == "test" else TRAINING
+            self._loaded = _Loaded(self._app, self._data.examples(self._app, self._number, which))
+        return self._loaded
+
+    def training(self, ref: str) -> Examples:
+        """Return the site's training data."""
+        if self.split != "test":
+            return self.get(ref).examples
+        return self._data.examples(self._app, self._number, TRAINING)
+
+
+class Desk:
+    """Does tasks. All sites share the job's network; whatever else belongs to a site is its own."""
+
+    def __init__(self, ref: str, data: VirtualData, models: Models) -> None:
+        self._app, self._data, self._models = load_app(ref), data, models
+        self._networks = Networks("cpu")
+        self._parts: OrderedDict[int, Parts] = OrderedDict()
+        self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
+
+    def do(self, assignment: Assignment) -> Outcome:
+        """Do a task; whatever goes wrong is an outcome, too."""
+        try:
+            return self._do(assignment)
+        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
+            return Outcome(failure_of(error))
+
+    def _do(self, assignment: Assignment) -> Outcome:
+        task, app, number = assignment.task, self._app, assignment.site
+        memory = assignment.memory or SiteMemory()
+        files = memory.files.copy()
+        if isinstance(task.work, Evaluate):
+            site = _Site(app, self._data, number, self._data.split, files)
+            measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
+            _, arrays = self._fetch(task.work.model, task.work.base)
+            return Outcome(measurer.evaluate(app, task, arrays))
+        site = _Site(app, self._data, number, TRAINING, files)
+        parts = _recalled(self._parts, number, Parts)
+        trainer = Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+        trainer.jobs.put_memory(task.job, memory.optimizer)
+        match task.work:
+            case Survey() as work:
+                return Outcome(trainer.survey(app, task, work))
+            case Init():
+                return Outcome(_sealed(*trainer.initialise(app, task)))
+            case Probe() as work:
+                _, arrays = self._fetch(work.model)
+                return Outcome(trainer.probe(app, task, work, arrays, Event()))
+            case Train() as work:
+                update = self._train(trainer, task, work)
+                return Outcome(update, memory_after(trainer, files, task.job))
+
+    def _train(self, trainer: Trainer, task: Task, work: Train) -> Update:
+        beside = [each.name for each in work.auxiliary if each.down and not each.reset]
+        base, arrays = self._fetch(work.model, work.base, beside)
+        return _sealed(*trainer.train(self._app, task, work, base, arrays, Event(), lambda _: None))
+
+    def _fetch(
+        self, key: ModelKey, base: ModelKey | None = None, auxiliary: Collection[str] = ()
+    ) -> tuple[Manifest, dict[str, np.ndarray]]:
+        """Return a model as a site receives it: a partial one with the other tensors of its base."""
+        over, arrays = self._read(key, auxiliary)
+        if base is None:
+            return over, arrays
+        under, below = self._read(base)
+        digests = dict(zip(over.spec.names, over.digests, strict=True))
+        known = zip(under.spec.names, under.digests, strict=True)
+        laid = tuple(digests.get(name, digest) for name, digest in known)
+        return Manifest(under.spec, laid), below | arrays
+
+    def _read(self, key: ModelKey, auxiliary: Collection[str] = ()) -> tuple[Manifest, dict[str, np.ndarray]]:
+        model = self._models.read(key)
+        manifest, arrays = accompanied(model.manifest, auxiliary), model.arrays
+        return manifest, {name: arrays[name] for name in manifest.spec.names}
+
+
+def _recalled(kept: "OrderedDict[int, T]", site: int, make: Callable[[], T]) -> T:
+    """Return what is kept for a site; make it, and forget the site that was used longest ago, if need be."""
+    if site in kept:
+        kept.move_to_end(site)
+    else:
+        while len(kept) >= SITES:
+            kept.popitem(last=False)
+        kept[site] = make()
+    return kept[site]
+
+
+def _sealed(manifest: Manifest, payload: np.ndarray, facts: UpdateFacts) -> Update:
+    """Return an update with the peaks of its tensors."""
+    sealer = Sealer(manifest.spec)
+    for frame in cut(payload):
+        sealer.feed(frame)
+    return Update(manifest, tuple(sealer.peaks), payload, facts)
