@@ -12,6 +12,7 @@ from hansa.common.data.sources import SOURCES
 from hansa.common.job.spec import DataSpec, JobSpec, SitesSpec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.values.errors import InvalidInput, InvalidJob
+from hansa.common.values.words import suggestion
 from hansa.simulation.data import TEST, TRAINING, FileForEach, RowsOfASet, VirtualData
 
 
@@ -40,6 +41,10 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
     count, together = len(data.names), spec.sites.together
     if together > count:
         raise InvalidInput(f"sites.together: {count} sites cannot make models of {together}")
+    for site in spec.simulate.slow.sites if spec.simulate else ():
+        if site not in data.names:
+            names = list(data.names)
+            raise InvalidJob(f"simulate.slow.sites: there is no site {site}{suggestion(site, names)}")
     rehearse(app, data.examples(app, 0, TRAINING), data.path(0), "cpu")
     everybody = SitesSpec(min=count, together=together, wait=max(spec.sites.wait, 60))
     return Prepared(spec.model_copy(update={"sites": everybody}), app, data)
