@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
@@ -11,7 +11,7 @@ from hansa.common.values.errors import InvalidData, one_line
 from hansa.common.values.stated import TaskKind
 from hansa.common.values.words import counted
 
-ALL = "all"  # the split that has every row of a site
+ALL: Final = "all"  # the split that has every row of a site
 
 
 class Schema(Protocol):

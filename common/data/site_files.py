@@ -15,6 +15,11 @@ from hansa.common.values.words import in_order
 Split = Literal["test", "validation", "all"]
 
 
+def loaded_split(split: str) -> str:
+    """Return the split that an evaluator loads: validation data are a part of the training data."""
+    return "train" if split == "validation" else split
+
+
 def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
     """Return the files of sites, ordered by name; relative paths start at the job file's folder."""
     paths = {site: beside / Path(files[site]).expanduser() for site in sorted(files, key=in_order)}

@@ -59,9 +59,8 @@ class SitesSpec(Value):
 
     @model_validator(mode="after")
     def _held_out_once(self) -> "SitesSpec":
-        for site in self.validation:
-            if site in self.test:
-                raise ValueError(f"site {site} is in `validation` and in `test`; name it once")
+        for site in sorted({*self.validation} & {*self.test}):
+            raise ValueError(f"site {site} is in `validation` and in `test`; name it once")
         return self
 
     @model_validator(mode="after")

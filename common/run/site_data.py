@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hansa.common.job.spec import DataSpec, JobSpec
-from hansa.common.plugins.registry import fill, rules
 from hansa.common.run.central import centralised
 from hansa.common.values.errors import InvalidInput, InvalidJob
 
@@ -61,28 +60,11 @@ def prepare_data(spec: JobSpec, count: int | None, folder: Path, central: bool =
         found = _own_files(spec, data.files, count, folder, central)
     else:
         found = _written_files(spec, data, count, folder, central)
-    from hansa.common.data.cross_validation import assigned
+    from hansa.common.data.cross_validation import assigned, roles_of
 
-    fold, spec = found.fold, assigned(found.spec, found.fold)
-    sites = spec.sites.model_copy(update={"wait": max(spec.sites.wait, 60)})
-    evaluators: dict[str, Split] = dict.fromkeys((*fold.validation, *fold.test), "all")
-    if not fold.validation:
-        evaluators |= dict.fromkeys(fold.train, found.split)
-    elif _evaluates_updates(spec):
-        evaluators |= dict.fromkeys(fold.train, "validation")
-    return SiteData(
-        spec=spec.model_copy(update={"sites": sites}),
-        files=found.files,
-        learners=fold.train,
-        evaluators={site: evaluators[site] for site in found.files if site in evaluators},
-        split="all" if fold.validation else found.split,
-    )
-
-
-def _evaluates_updates(spec: JobSpec) -> bool:
-    """Whether the evaluators of sites that train are needed even if they do not evaluate models."""
-    weigher: Any = fill("weigh", rules()[spec.rule], spec.weigh)
-    return bool(weigher.evaluates)
+    spec = assigned(found.spec, found.fold)
+    roles = roles_of(spec, found.fold, found.split)
+    return SiteData(spec, found.files, roles.learners, roles.evaluators, roles.split)
 
 
 @dataclass(frozen=True)

@@ -210,12 +210,12 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
 
     A note in the state directory tells `status` what the daemon is doing, or why it ended.
     """
+    from hansa.common.data.site_files import loaded_split
     from hansa.common.process.state import announce, write_note
     from hansa.common.site.shelf import Shelf
 
     folder, role = options.state, options.identity.role
-    split = "train" if options.split == "validation" else options.split  # it is a part of the training data
-    shelf = Shelf(options.apps, options.data, split, options.device)
+    shelf = Shelf(options.apps, options.data, loaded_split(options.split), options.device)
     daemon: SiteDaemon = start_daemon(options, shelf)
 
     def ready(text: str) -> None:

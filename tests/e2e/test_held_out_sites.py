@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from hansa.common.job.file import load_job
+from hansa.common.run.site_data import located
+from hansa.simulation.run import simulate
 from tests.e2e.conftest import APP_TEXT, hansa
 
 JOB = """
@@ -89,3 +92,14 @@ def test_sites_that_are_held_out_evaluate_on_all_their_data_and_test_sites_apart
     assert [entry["test"]["examples"] > 0 for entry in report["history"][1:]] == [True, True]
     assert "examples of the validation sites" in done.stdout
     assert "examples of the test sites" in done.stdout
+    _require_the_same_simulated(tmp_path / "job.yaml", tmp_path / "simulated", report["history"])
+
+
+def _require_the_same_simulated(job: Path, folder: Path, history: list[dict[str, Any]]) -> None:
+    """Simulate the job: the same sites are held out, and they find the same in the same models."""
+    view = simulate(located(load_job(job, here=True), job), folder)
+    assert [entry.digest for entry in view.history] == [entry["digest"] for entry in history]
+    for entry, real in zip(view.history[1:], history[1:], strict=True):
+        assert entry.test is not None
+        assert (entry.metrics, entry.examples) == (real["metrics"], real["examples"])
+        assert entry.test.model_dump() == real["test"]

@@ -81,10 +81,10 @@ def test_a_job_waits_for_the_sites_that_train_and_has_means_over_sites() -> None
     spec = job(data=holdout, sites={"min": 10, "wait": 5, "together": 3}, evaluate={"every": 2})
     fold = fold_of(spec, NAMES)
     ready = assigned(spec, fold)
-    assert (ready.sites.min, ready.sites.together, ready.sites.wait) == (6, 3, 5)
+    assert (ready.sites.min, ready.sites.together, ready.sites.wait) == (6, 3, 60)
     assert (ready.sites.validation, ready.sites.test) == (fold.validation, fold.test)
     assert ready.evaluate == {"kind": "by-site", "every": 2}
-    chosen = job(data=holdout, evaluate={"kind": "by-site", "timeout": 5})
+    chosen = job(data=holdout, evaluate={"kind": "pooled", "timeout": 5})
     assert assigned(chosen, fold).evaluate == chosen.evaluate
     everywhere = job(evaluate={"every": 2})
     assert assigned(everywhere, fold_of(everywhere, NAMES)).evaluate == {"every": 2}
