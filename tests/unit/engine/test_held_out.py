@@ -209,6 +209,8 @@ def test_sites_that_cannot_be_held_out_are_refused(sites: dict[str, Any], messag
     ("job", "message"),
     [
         ({"rule": "ditto"}, r"local: ditto: sites that are held out .* have no models of their own"),
+        ({"rule": "fedbn"}, r"layers: personal: sites that are held out"),
+        ({"rule": "fedrep"}, r"layers: personal: sites that are held out"),
         ({"rule": "fedper"}, r"layers: personal: sites that are held out .* have no tensors of their own"),
         (
             {"layers": {"kind": "trainable", "personal": ["head.*"]}},
