@@ -132,7 +132,8 @@ class Simulation:
             bytes_down=self.driver.traffic.down,
             trouble="",
         )
-        return job_view(self.machine, around, since=since)
+        few = len(self._prepared.data.names) <= SHOWN
+        return job_view(self.machine, around, since=since, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""

@@ -20,7 +20,7 @@ from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import SHOWN, USUAL, Options, Simulation
+from hansa.simulation.run import USUAL, Options, Simulation
 
 PAUSE = 0.1  # seconds between two pictures of the live view
 
@@ -52,8 +52,6 @@ class Viewer:
     def _send(self) -> None:
         assert self.simulation is not None
         view = self.simulation.view(self._since)
-        if len(view.sites) > SHOWN:
-            view = view.model_copy(update={"sites": ()})
         self._since = max((e.version for e in view.history if e.evaluated), default=self._since)
         self._loop.call_soon_threadsafe(self._views.put_nowait, view)
 

@@ -54,8 +54,13 @@ def _needs(machine: Machine) -> str:
     return f"needs {needed} connected sites" if needed > 1 else "needs a connected site"
 
 
-def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
-    """Return a job as operators see it, with its sites and the versions from `since` on, or without both."""
+def job_view(
+    machine: Machine, around: Surroundings, history: bool = True, since: int = 0, sites: bool = True
+) -> JobView:
+    """Return a job as operators see it, with its sites and the versions from `since` on, or without both.
+
+    Without `sites`, only the sites are left out.
+    """
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
@@ -81,7 +86,7 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         test=_of_test_sites(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
-        sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        sites=tuple(_site_views(machine, around.fleet)) if history and sites else (),
         evaluators=len(state.evaluators),
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
