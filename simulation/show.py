@@ -13,7 +13,7 @@ import click
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
-from hansa.common.run.summary import quality
+from hansa.common.run.summary import quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
 from hansa.common.ui.options import amount
@@ -146,7 +146,9 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
         f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
     )
-    click.echo(f"  result   {quality(view, 'test' if simulation.tests else 'validation')}")
+    click.echo(f"  result   {quality(view, simulation.split)}")
+    if view.test:
+        click.echo(f"  test     {quality_at_test_sites(view.test)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
     click.echo(f"  model    {where}/{MODEL}")
     click.echo(f"  report   {where}/{REPORT}")

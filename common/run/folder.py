@@ -70,7 +70,8 @@ def _data(data: DataSpec) -> dict[str, Any]:
     from hansa.common.data.sources import SOURCES
 
     if data.source is None:  # the sites' own files
-        return {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
+        own = {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
+        return own | ({"holdout": data.holdout.model_dump()} if data.holdout else {})
     document, path = data.model_dump(mode="json", exclude_none=True), Path(data.source).expanduser()
     if data.source not in SOURCES and path.exists():
         document["source"] = str(path.absolute())
