@@ -158,6 +158,7 @@ def known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
         field = getattr(at, "model_fields", {}).get(step)
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
         at = next((k for k in kinds if isinstance(k, type) and issubclass(k, Value)), None)
-        if field and get_origin(field.annotation) is Mapping:
-            next(steps, None)  # a name of the operator's own, such as a group's
+        # A name of the operator's own follows, such as a group's.
+        if field and get_origin(field.annotation) is Mapping and next(steps, None) is None:
+            return []
     return list(at.model_fields) if at else []
