@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from hansa.common.job.simulate import SimulateSpec
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
@@ -146,12 +147,12 @@ class DataSpec(Value):
     )
     files: Mapping[str, str] | None = Field(
         None,
-        max_length=1000,
+        max_length=SITES,
         description="instead: the file or folder of each site, from the job file's folder",
     )
     partition: Mapping[str, Any] = {}
     sites: int | None = Field(
-        None, ge=1, le=1000, strict=True, description="default: 5, or all values of a natural key"
+        None, ge=1, le=SITES, strict=True, description="default: 5, or all values of a natural key"
     )
     examples: int | None = Field(
         None, ge=1, lt=1 << 53, strict=True, description="train on so many only, of each class in proportion"
@@ -222,6 +223,7 @@ class JobSpec(Value):
         None, description="what it is run with; the controller writes it, likewise"
     )
     data: DataSpec | None = None
+    simulate: SimulateSpec | None = None
 
     @field_validator("name")
     @classmethod

@@ -50,7 +50,7 @@ class Client:
     async def submit(self, spec: JobSpec) -> JobView:
         """Submit a job, with its initial model and its reference if it names them."""
         document = spec.model_dump(
-            mode="json", exclude={"init", "reference", "data", "operator", "made_with"}
+            mode="json", exclude={"init", "reference", "data", "simulate", "operator", "made_with"}
         )
         header = operator.SubmitHeader(operator=_user())
         payloads: list[Any] = []

@@ -32,7 +32,7 @@ async def describe(
     from_file = (await manifests.read(current)).spec
     try:
         check_manifest(manifest)
-        _require_same_model(manifest.spec, from_file)
+        require_same_model(manifest.spec, from_file)
     except Rejected as error:
         await quarantine.put(runner, task, str(error))
         raise
@@ -54,7 +54,8 @@ async def describe(
     return receipt
 
 
-def _require_same_model(built: ModelSpec, from_file: ModelSpec) -> None:
+def require_same_model(built: ModelSpec, from_file: ModelSpec) -> None:
+    """Refuse a file with version 0 that does not fit the model that the app builds."""
     wrong = misfit(built, from_file, types=False)  # learners convert types
     if wrong:
         raise Rejected(f"init: the file does not fit the app's model: {wrong}")

@@ -64,7 +64,7 @@ async def _outcome(client: Client, spec: JobSpec, numbers: bool) -> Outcome:
         history |= {entry.version: entry for entry in last.history}
     outcome: Outcome = {
         "status": last.status,
-        "versions": [_version(entry) for _, entry in sorted(history.items())],
+        "versions": [version_of(entry) for _, entry in sorted(history.items())],
     }
     if last.status != "completed":
         outcome["reason"] = last.reason
@@ -81,7 +81,8 @@ def _rounded(array: np.ndarray) -> list[float]:
     return [float(f"{number:.6g}") for number in array.ravel()[:16].tolist()]
 
 
-def _version(entry: VersionView) -> dict[str, Any]:
+def version_of(entry: VersionView) -> dict[str, Any]:
+    """Return what a golden file holds of a version."""
     version: dict[str, Any] = {"digest": entry.digest}
     if entry.version:
         version |= {

@@ -1,0 +1,80 @@
+"""The contract of a crew: tasks go in, and each has one outcome, whoever does it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hansa.common.models.model import Arrays, Manifest
+from hansa.common.values.ids import ModelKey, TaskId
+from hansa.common.values.results import Evaluation, Failure, Profile, UpdateFacts
+from hansa.common.values.tasks import Task
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A task, and what it needs besides its models: everything that its site remembers."""
+
+    task: Task
+    site: int
+    memory: Any = None
+    commits: tuple[Task, ...] = ()  # tasks whose updates were accepted since, in order
+
+
+@dataclass(frozen=True)
+class Update:
+    """A model that a site made."""
+
+    manifest: Manifest
+    peaks: tuple[float, ...]  # the largest magnitude of each tensor
+    payload: np.ndarray
+    facts: UpdateFacts
+
+
+Result = Update | Evaluation | Profile | float | Failure
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a task."""
+
+    result: Result
+    memory: Any = None  # what the site remembers after it
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model that a task reads."""
+
+    manifest: Manifest
+    arrays: Arrays  # read-only
+
+
+class Models(ABC):
+    """Where a crew finds the models that tasks read."""
+
+    @abstractmethod
+    def read(self, key: ModelKey) -> Model:
+        """Return a model."""
+
+
+class Crew(ABC):
+    """Does tasks. All crews give the same outcomes, bit for bit."""
+
+    @abstractmethod
+    def submit(self, assignments: Sequence[Assignment]) -> None:
+        """Take on tasks; they may be begun at once, or only when somebody asks for an outcome."""
+
+    @abstractmethod
+    def outcome(self, task: TaskId) -> Outcome:
+        """Wait for the outcome of a task that was submitted; each outcome can be had once."""
+
+    @abstractmethod
+    def withdraw(self, task: TaskId) -> None:
+        """Forget a task: nobody will ask for its outcome."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that was started."""

@@ -1,0 +1,52 @@
+"""Simulated jobs give the golden values of real federations: every version, its weights and its steps."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hansa.common.job.spec import JobSpec
+from hansa.simulation.data import FileForEach
+from hansa.simulation.run import Simulation
+from tests.golden import files, jobs
+from tests.golden.fleet import LIGHT, SITES, run, version_of
+
+GROUPS = {"portable": jobs.PORTABLE, "machine": jobs.MACHINE}
+FAMILIES = [
+    (group, name)
+    for group, families in GROUPS.items()
+    for name, (app, _) in families.items()
+    if app != LIGHT  # its sites are no apps
+]
+
+
+def simulated(folder: Path, job: dict[str, Any], app: str) -> dict[str, Any]:
+    """Simulate a job with the sites of a golden run."""
+    for number, name in enumerate(SITES):
+        (folder / name).write_text(str(number))
+    usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
+    data = FileForEach({name: folder / name for name in SITES}, "validation")
+    view = Simulation(JobSpec.model_validate({**usual, **job}), data, folder / "simulated").run()
+    outcome = {"status": view.status, "versions": [version_of(entry) for entry in view.history]}
+    return outcome if view.status == "completed" else outcome | {"reason": view.reason}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("group", "family"), FAMILIES)
+async def test_every_version_is_that_of_a_deployment(group: str, family: str, tmp_path: Path) -> None:
+    app, members = GROUPS[group][family]
+    # Where bits depend on the machine, a federation on this one is the measure.
+    real = await run(tmp_path, members, app) if group == "machine" else files.read("portable.json")[family]
+    now = {}
+    for number, (name, job) in enumerate(members.items()):
+        (tmp_path / str(number)).mkdir()
+        now[name] = files.plain(simulated(tmp_path / str(number), job, app))
+    assert not files.differences(files.plain(real), now)
