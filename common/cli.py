@@ -100,7 +100,6 @@ def hansa(ctx: click.Context, config: str | None) -> None:
     group = ctx.invoked_subcommand or ""
     if group in settings:
         command = hansa.get_command(ctx, group)
-        assert isinstance(command, click.Group)
-        check_options(
-            group, {param.name or "" for each in command.commands.values() for param in each.params}, settings
-        )
+        assert command is not None
+        commands = command.commands.values() if isinstance(command, click.Group) else [command]
+        check_options(group, {param.name or "" for each in commands for param in each.params}, settings)

@@ -55,7 +55,7 @@ def sweep(
     where = Path(source) if isinstance(source, str | Path) else source
     fleet = Endpoint(controller, Path(tls) if tls else None) if controller else None
     runner = chosen_runner(fleet)
-    plan = make_plan(where, runner.way, runner.here)
+    plan = make_plan(where, runner.way)
     folder = folder_of(plan, Path(out) if out else None)
     return SweepRows(run_sweep(plan, folder, runner, retry, quiet), folder)
 

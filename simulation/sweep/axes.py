@@ -1,6 +1,7 @@
 """Axes: what is varied, the values of each, and which combinations of them are run."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -48,8 +49,8 @@ def read_axes(spec: SweepSpec, complaints: Complaints, here: bool) -> list[Axis]
         points = tuple(Point(str(seed), seed, {SEED: seed}) for seed in spec.seeds)
         axes.append(Axis(SEED, points))
     for axis in axes:
-        labels = [point.label for point in axis.points]
-        for label in sorted({label for label in labels if labels.count(label) > 1}):
+        often = Counter(point.label for point in axis.points)
+        for label in (label for label, count in often.items() if count > 1):
             complaints.add(_place(axis), f"{label} is there twice")
     _check_overlaps(axes, complaints)
     for name in spec.over if "over" in spec.model_fields_set else ():

@@ -71,7 +71,7 @@ def sweep(
     if table_file:
         check_table(table_file)
     runner = chosen_runner(controller if fleet or named else None)
-    plan = make_plan(file, runner.way, runner.here)
+    plan = make_plan(file, runner.way)
     folder = folder_of(plan, out)
     if dry_run:
         _list_runs(plan, folder, as_json)
@@ -98,7 +98,7 @@ def _size(plan: Plan) -> str:
     """Describe how many runs there are, and why."""
     factors = " × ".join(f"{len(axis.points)} {axis.name}" for axis in plan.axes)
     left = " of " + factors if factors else ""
-    return f"{plan.spec.name}: {counted(len(plan.runs), 'run')}{left}, by {plan.way}"
+    return f"{plan.spec.name}: {counted(len(plan.runs), 'run')}{left}, by {plan.way.name}"
 
 
 def _list_runs(plan: Plan, folder: Path, as_json: bool) -> None:

@@ -105,7 +105,7 @@ def _figure(table: Table, metric: str, abscissa: str, x: Abscissa) -> Any:
     down = -(-len(curves) // across)
     width = 1.0 + PANEL[0] * across
     columns, legend = _room_for_legend([*colors], width)
-    height = 0.95 + legend + PANEL[1] * down
+    height = 1.05 + legend + PANEL[1] * down
     figure = Figure(figsize=(width, height), facecolor=PAPER)
     grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
     for axes, (labels, lines) in zip(grid.flat, curves.items(), strict=False):
@@ -119,10 +119,10 @@ def _figure(table: Table, metric: str, abscissa: str, x: Abscissa) -> Any:
     figure.subplots_adjust(
         left=0.72 / width,
         right=1 - 0.25 / width,
-        top=1 - (0.75 + legend) / height,
+        top=1 - (0.85 + legend) / height,
         bottom=0.55 / height,
         wspace=0.08,
-        hspace=0.24,
+        hspace=0.2,
     )
     return figure
 
@@ -196,7 +196,7 @@ def _head(figure: Any, table: Table, metric: str, width: float, height: float) -
 
 def _room_for_legend(labels: Sequence[str], width: float) -> tuple[int, float]:
     """Return the number of columns of a legend and its height, in inches."""
-    columns = max(1, int((width - 0.4) / (0.75 + 0.075 * max(map(len, labels)))))
+    columns = max(1, int((width - 0.4) / (0.6 + 0.07 * max(map(len, labels)))))
     return min(columns, len(labels)), 0.18 * -(-len(labels) // columns)
 
 

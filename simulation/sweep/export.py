@@ -27,7 +27,7 @@ def document(table: Table, with_versions: bool) -> dict[str, Any]:
         "sweep": plan.spec.name,
         "title": plan.spec.title,
         "hansa": __version__,
-        "way": plan.way,
+        "way": plan.way.name,
         "axes": {axis.name: [point.label for point in axis.points] for axis in plan.axes},
         "over": [axis.name for axis in plan.repeated],
         "baseline": {name: point.label for name, point in plan.baseline.items()},

@@ -16,7 +16,7 @@ from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import NAME
 
 RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
-MOST = 100_000  # values of one axis
+MOST = 10_000  # values of one axis, and runs of a sweep
 SEED, FOLD = (
     "seed",
     "data.holdout.fold",

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,15 @@ from hansa.simulation.sweep.file import Complaints, SweepSpec, read_sweep
 from hansa.simulation.sweep.names import folder_name, job_name
 
 DATA = "data"
+
+
+@dataclass(frozen=True)
+class Way:
+    """How jobs are run. Results of different ways are never mixed."""
+
+    name: str
+    here: bool = True  # on this machine, on data that the job names
+    ignored: Mapping[str, str] = field(default_factory=dict)  # sections of a job that it ignores, and why
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Plan:
     axes: tuple[Axis, ...]
     runs: tuple[Run, ...]
     baseline: Mapping[str, Point]
-    way: str  # how jobs are run
+    way: Way
 
     @cached_property
     def varied(self) -> tuple[Axis, ...]:
@@ -99,16 +108,15 @@ def title_of(points: Combination) -> str:
     return ", ".join(f"{name}={point.label}" for name, point in points.items()) or "the job itself"
 
 
-def make_plan(source: Path | Mapping[str, Any], way: str, here: bool) -> Plan:
-    """Read a sweep and check all its jobs; `here`: they run on this machine, on data that they name."""
+def make_plan(source: Path | Mapping[str, Any], way: Way) -> Plan:
+    """Read a sweep and check all its jobs."""
     spec, complaints = read_sweep(source)
-    axes = read_axes(spec, complaints, here)
-    if not here:
-        _refuse_data(axes, complaints)
+    axes = read_axes(spec, complaints, way.here)
+    _refuse_ignored(axes, way, complaints)
     chosen = read_combinations(spec, axes, complaints)
     compared = read_baseline(spec, axes, complaints)
     complaints.end()
-    jobs = _Jobs(spec, source if isinstance(source, Path) else None, way, here)
+    jobs = _Jobs(spec, source if isinstance(source, Path) else None, way)
     runs = _checked(chosen, jobs, complaints.source)
     plan = Plan(spec, tuple(axes), tuple(runs), compared, way)
     if len(plan.varied) and not any(plan.compared_with(row) in plan.rows() for row in plan.rows()):
@@ -117,10 +125,12 @@ def make_plan(source: Path | Mapping[str, Any], way: str, here: bool) -> Plan:
     return plan
 
 
-def _refuse_data(axes: Sequence[Axis], complaints: Complaints) -> None:
+def _refuse_ignored(axes: Sequence[Axis], way: Way, complaints: Complaints) -> None:
+    """Refuse to vary what makes no difference."""
     for axis in axes:
-        if any(key.partition(".")[0] == DATA for point in axis.points for key in point.changes):
-            why = "the sites of a standing controller have data of their own, which a job cannot change"
+        sections = {key.partition(".")[0] for point in axis.points for key in point.changes}
+        for section in sorted(sections & way.ignored.keys()):
+            why = f"it changes `{section}`, which makes no difference here: {way.ignored[section]}"
             complaints.add(("axes", axis.name), why)
 
 
@@ -151,8 +161,8 @@ def _more(others: int) -> str:
 class _Jobs:
     """Makes the job of each combination."""
 
-    def __init__(self, spec: SweepSpec, file: Path | None, way: str, here: bool) -> None:
-        self._spec, self._file, self._way, self._here = spec, file, way, here
+    def __init__(self, spec: SweepSpec, file: Path | None, way: Way) -> None:
+        self._spec, self._file, self._way = spec, file, way
         self._bases: dict[Path, tuple[object, Lines]] = {}
         self._sources: dict[str, str] = {}
 
@@ -160,15 +170,14 @@ class _Jobs:
         """Return a run; raise if its job is refused."""
         data, lines, path = self._base(points)
         if isinstance(data, dict):
-            changes: dict[str, Any] = dict(self._spec.set)
-            for point in points.values():
-                changes |= point.changes
-            for key, value in changes.items():
+            all_changes = [self._spec.set, *(point.changes for point in points.values())]
+            changed = [(key, value) for changes in all_changes for key, value in changes.items()]
+            for key, value in changed:
                 set_field(data, key.split("."), deepcopy(value), key)
-            lines = {place: line for place, line in lines.items() if not _touched(place, changes)}
+            lines = {place: line for place, line in lines.items() if not _touched(place, changed)}
             data["name"] = job_name(self._spec.name, points)
-        spec = check_job(data, lines, path, self._here)
-        if self._here:
+        spec = check_job(data, lines, path, self._way.here)
+        if self._way.here:
             if spec.data is None:
                 why = "is required to run jobs on this machine; it names the sites' data"
                 raise InvalidJob(f"{path}: data: {why}, such as data: {{source: digits}}")
@@ -198,18 +207,33 @@ class _Jobs:
         parts = {
             "job": {name: value for name, value in job.items() if name not in ("name", DATA)},
             "app": [app.rpartition(":")[2], self._sources[app]],
-            "models": [
-                blake3(Path(f).read_bytes()).hexdigest() if f else "" for f in (spec.init, spec.reference)
-            ],
-            "data": _data(spec) if self._here else None,
-            "way": self._way,
+            "models": [_digest_of(spec.init), _digest_of(spec.reference)],
+            "data": _data(spec) if self._way.here else None,
+            "way": self._way.name,
         }
-        return blake3(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return blake3(json.dumps(_without_none(parts), sort_keys=True).encode()).hexdigest()
 
 
-def _touched(place: tuple[Any, ...], changes: Mapping[str, Any]) -> bool:
+def _touched(place: tuple[Any, ...], changed: Sequence[tuple[str, Any]]) -> bool:
     """Whether the sweep has changed a field, so that its line in the job file means nothing."""
-    return any(place[: key.count(".") + 1] == tuple(key.split(".")) for key in changes)
+    return any(place[: key.count(".") + 1] == tuple(key.split(".")) for key, _ in changed)
+
+
+def _digest_of(file: str | None) -> str:
+    """Return the digest of a model that a job brings."""
+    if not file:
+        return ""
+    try:
+        return blake3(Path(file).read_bytes()).hexdigest()
+    except OSError as error:
+        raise InvalidJob(f"{file}: cannot be read: {error.strerror}") from None
+
+
+def _without_none(document: Any) -> Any:
+    """Leave out fields that say nothing: a later Hansa may have more of them, and the job is the same."""
+    if isinstance(document, dict):
+        return {name: _without_none(value) for name, value in document.items() if value is not None}
+    return [_without_none(value) for value in document] if isinstance(document, list) else document
 
 
 def _data(spec: JobSpec) -> dict[str, Any]:

@@ -17,9 +17,12 @@ from hansa.common.run.trial import Report, run_trial
 from hansa.common.ui.client import Client
 from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import HansaError, NotFound, Taken
+from hansa.simulation.sweep.plan import Way
 from hansa.simulation.sweep.records import RECORD, note_job, noted_job
 
 JOB, LOGS = "job.yaml", "logs"
+REAL = "real sites are as fast as they are"
+OWN = "the sites of a standing controller have data of their own"
 KEPT = (REPORT, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
 
 
@@ -27,12 +30,8 @@ class Runner(Protocol):
     """Runs one job at a time to its end."""
 
     @property
-    def way(self) -> str:
-        """How jobs are run; results of different ways are never mixed."""
-
-    @property
-    def here(self) -> bool:
-        """Whether jobs run on this machine, on data that the job names."""
+    def way(self) -> Way:
+        """How it runs jobs."""
 
     def prepare(self) -> None:
         """Raise if no job can be run this way at the moment."""
@@ -52,7 +51,7 @@ def chosen_runner(fleet: Endpoint | None) -> Runner:
 class ProcessRunner:
     """Every run is a `hansa run`: a controller, learners and evaluators as real processes."""
 
-    way, here = "processes", True
+    way = Way("processes", ignored={"simulate": REAL})
 
     def prepare(self) -> None:
         """There is nothing that could be missing."""
@@ -86,15 +85,11 @@ def _remove_all_but(names: tuple[str, ...], folder: Path) -> None:
 class ControllerRunner:
     """Every run is a job of a standing controller, whose sites have their own data."""
 
-    here = False
-
     def __init__(self, controller: Endpoint) -> None:
         self._to = controller
-
-    @property
-    def way(self) -> str:
-        """The controller's address: other controllers have other sites."""
-        return f"controller {self._to.address}"
+        # Other controllers have other sites.
+        ignored = {"simulate": REAL, "data": OWN}
+        self.way = Way(f"controller {controller.address}", here=False, ignored=ignored)
 
     def prepare(self) -> None:
         """Raise if the controller cannot be reached or does not know us."""
