@@ -18,14 +18,16 @@ Write = Callable[[float], str]
 def print_results(table: Table) -> None:
     """Print a table for each metric, and remarks."""
     spec = table.plan.spec
+    if not table.metrics:
+        click.echo(f"\n{spec.title or spec.name}: no run has metrics yet")
+        columns = [*(axis.name for axis in table.plan.varied), "runs"]
+        print_table(columns, [[*row.labels, _runs(row)] for row in table.rows], "")
     for metric in table.metrics:
         click.echo(
             f"\n{spec.title or spec.name}: {metric}" + (" (less is better)" if is_loss(metric, spec) else "")
         )
         columns, rows = cells(table, metric)
         print_table(columns, rows, "there are no combinations")
-    if not table.metrics:
-        click.echo("\nno run has metrics yet")
     for remark in remarks(table):
         click.echo(remark)
 
@@ -51,13 +53,19 @@ def _exists(table: Table, metric: str, name: str) -> bool:
 def _line(row: Row, metric: str, shown: Sequence[str], target: bool) -> list[str]:
     own, done = row.cells[metric], row.count("completed")
     first = own[shown[0]]
-    line = [*row.labels, str(done) if done == len(row.results) else f"{done} of {len(row.results)}"]
+    line = [*row.labels, _runs(row)]
     line += [_spread(first, number, done), _margin(row, first.margin), _p(first.margin)]
     line += [_spread(own[name], number, done) for name in shown[1:]]
     if target:
         line += [_reached(own["rounds_to_target"], "{:.3g}".format, done)]
         line += [_reached(own["bytes_to_target"], amount, done)]
     return line
+
+
+def _runs(row: Row) -> str:
+    """Return how many runs of a row have completed."""
+    done = row.count("completed")
+    return str(done) if done == len(row.results) else f"{done} of {len(row.results)}"
 
 
 def number(value: float) -> str:
