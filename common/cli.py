@@ -12,6 +12,7 @@ from hansa.common.process.terminal import guarded
 
 COMMANDS = {
     "run": ("hansa.common.run.command:run", "Run a whole federation on this machine."),
+    "simulate": ("hansa.simulation.cli:simulate", "Run a job with thousands of virtual sites."),
     "sweep": ("hansa.simulation.sweep.command:sweep", "Run a job with many settings and seeds, and compare."),
     "controller": ("hansa.controller.cli:controller", "Start, stop and inspect a controller."),
     "learner": ("hansa.learner.cli:learner", "Start, stop and inspect a site's learner."),

@@ -1,7 +1,7 @@
 """What an evaluator computes for its tasks: models come in as arrays, evaluations go out."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,16 +34,30 @@ class Prepared:
     tensors: Tensors | None
 
 
+@dataclass(frozen=True)
+class PreparedData:
+    """The data of an evaluator's jobs."""
+
+    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split: validation or test
+    training: dict[JobId, Tensors] = field(default_factory=dict)
+
+
 class Measurer:
     """Evaluates models on a site's data. All of it blocks; one thread does it."""
 
-    def __init__(self, options: Workplace, apps: Apps, shared: Networks | None = None) -> None:
-        """Sites that are simulated in one process have `shared` networks."""
+    def __init__(
+        self,
+        options: Workplace,
+        apps: Apps,
+        shared: Networks | None = None,
+        data: PreparedData | None = None,
+    ) -> None:
+        """Sites that are simulated in one process have `shared` networks, and their data are kept apart."""
         self._options, self._apps = options, apps
         self._networks = shared or Networks(options.device)
-        self._prepared: dict[JobId, dict[str, Prepared]] = {}  # by split: validation or test
-        self._training: dict[JobId, Tensors] = {}
-        self._personal = PersonalFolder(options.personal_folder)
+        data = data or PreparedData()
+        self._prepared, self._training = data.prepared, data.training
+        self._personal = PersonalFolder(options.personal_files)
 
     def evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
         """Evaluate a model, with the site's own tensors or beside its own model if the job has such."""

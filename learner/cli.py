@@ -57,14 +57,15 @@ def model(
     from hansa.common.models.frames import Layout, views
     from hansa.common.models.tensor_files import write_tensors
     from hansa.common.site.daemon import PERSONAL
+    from hansa.common.site.files import DiskFiles
     from hansa.common.site.personal import TASK, PersonalFolder
 
-    folder = PersonalFolder((personal or site_folder(state, site) / PERSONAL).expanduser())
+    folder = PersonalFolder(DiskFiles((personal or site_folder(state, site) / PERSONAL).expanduser()))
     own = folder.committed(JobId(job_id))
     if own is None:
         known = f"; there are some of {listed(folder.jobs())}" if folder.jobs() else ""
         raise NotFound(f"this site has no tensors of its own of job {job_id!r}{known}")
-    manifest, payload = load_checkpoint(folder.path(JobId(job_id)))
+    manifest, payload = folder.model(JobId(job_id))
     spec, arrays = manifest.spec, views(Layout(manifest.spec), payload)
     if community is not None:
         shared, numbers = load_checkpoint(community)

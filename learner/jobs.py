@@ -17,13 +17,13 @@ from hansa.common.torch import networks
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.resident import Resident
-from hansa.common.torch.statistics import Statistics, put_statistics, statistics_of
+from hansa.common.torch.statistics import put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile
 from hansa.common.values.tasks import Survey, Task, Train
-from hansa.learner.training.memory import Memory
-from hansa.learner.training.optimizers import States, make_optimizer, states_after, take_up
+from hansa.learner.training.memory import Known, Memory, PlainMemory, from_plain, plain
+from hansa.learner.training.optimizers import make_optimizer, states_after, take_up
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,23 @@ class SplitData:
     tensors: Tensors | None
 
 
+Parts = dict[JobId, tuple[SplitData, SplitData]]  # data of jobs: for training and for validation
+
+
 class JobStock:
     """The networks, data and memories of a learner's jobs. Those of the oldest jobs are dropped."""
 
-    def __init__(self, apps: Apps, device: str, personal: PersonalFolder, built: Networks) -> None:
+    def __init__(
+        self,
+        apps: Apps,
+        device: str,
+        personal: PersonalFolder,
+        built: Networks,
+        parts: Parts | None = None,
+    ) -> None:
         self._apps, self._device, self._personal, self._networks = apps, device, personal, built
-        self._parts: dict[JobId, tuple[SplitData, SplitData]] = {}  # for training and for validation
-        self._memories: dict[JobId, Memory[tuple[States, Statistics]]] = {}
+        self._parts: Parts = {} if parts is None else parts
+        self._memories: dict[JobId, Memory[Known]] = {}
 
     def network(self, app: App, task: Task) -> Any:
         """Return the job's network; it holds the weights of whatever was done with it last."""
@@ -106,6 +116,23 @@ class JobStock:
         memory = self._memories.get(task.job)
         if memory is not None and task.local_statistics:
             put_statistics(network, memory.after[1])
+
+    def memory(self, job: JobId) -> PlainMemory | None:
+        """Return what the optimizer and the site's own statistics are after the last task, if they are kept.
+
+        Another learner that is given the value goes on as this one would; nobody may change its arrays.
+        """
+        memory = self._memories.get(job)
+        if memory is None or not any((*memory.before, *memory.after)):
+            return None
+        return memory.converted(plain)
+
+    def put_memory(self, job: JobId, memory: PlainMemory | None) -> None:
+        """Go on from another learner's memory of a job; None: from nothing."""
+        self._memories.pop(job, None)
+        if memory is not None:
+            make_room(self._memories)
+            self._memories[job] = memory.converted(from_plain)
 
     @contextmanager
     def optimizer(self, task: Task, work: Train, network: Any) -> Iterator[Any]:

@@ -26,8 +26,9 @@ from hansa.common.torch.model import load, put
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
-from hansa.learner.jobs import JobStock
+from hansa.learner.jobs import JobStock, Parts
 from hansa.learner.memory import finished, own_model, states
+from hansa.learner.memory.commits import commit
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
@@ -61,20 +62,21 @@ class Trainer:
         pulse: Callable[[JobId], int | None],
         policy: Callable[[], Policy] = lambda: FREE,
         shared: Networks | None = None,
+        parts: Parts | None = None,
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
 
-        Sites that are simulated in one process have `shared` networks.
+        Sites that are simulated in one process have `shared` networks, and their data stay in `parts`.
         """
         self.options, self.shelf, self._policy = options, shelf, policy
         self._networks = shared or Networks(options.device)
-        self._personal = PersonalFolder(options.personal_folder)
-        self.jobs = JobStock(shelf, options.device, self._personal, self._networks)
+        self._personal = PersonalFolder(options.personal_files)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts)
         self._pulse = pulse
         self._buffers = Buffers()
-        self._windows = Windows(options.state)
-        self._states = States(options.state / states.FOLDER)
-        self._finished = FinishedUpdates(options.state / finished.FOLDER)
+        self._windows = Windows(options.files)
+        self._states = States(options.files.folder(states.FOLDER))
+        self._finished = FinishedUpdates(options.files.folder(finished.FOLDER))
 
     def survey(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
@@ -164,7 +166,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.state), task)
+        secret = Secret(lambda: read_key(self.options.files), task)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
@@ -203,9 +205,7 @@ class Trainer:
 
     def commit(self, task: Task) -> None:
         """Commit what the site keeps of a task, and forget the finished update: the controller has it."""
-        self._windows.commit(task)
-        self._personal.commit(task)
-        self._finished.drop(task.job)
+        commit(task, self._windows, self._personal, self._finished)
 
     def _run(
         self,

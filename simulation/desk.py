@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from threading import Event
 from typing import TypeVar
 
@@ -15,14 +14,17 @@ from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import Sealer, cut
 from hansa.common.models.model import Manifest
 from hansa.common.site.failures import failure_of
+from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.site.stock import Networks
 from hansa.common.values.ids import ModelKey
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.evaluator.measurer import Measurer
+from hansa.evaluator.measurer import Measurer, PreparedData
+from hansa.learner.jobs import Parts
 from hansa.learner.trainer import Trainer
-from hansa.simulation.crew.base import Assignment, Models, Outcome, Result, Update
+from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
+from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
 
 SITES = 1024  # whose data stay in memory as tensors
 T = TypeVar("T")
@@ -40,12 +42,11 @@ class _Site:
     slow = 1.0
     device = "cpu"
 
-    def __init__(self, app: App, data: VirtualData, number: int, split: str, folder: Path) -> None:
+    def __init__(self, app: App, data: VirtualData, number: int, split: str, files: MemoryFiles) -> None:
         self._app, self._data, self._number = app, data, number
         self.split = split
         self.data = data.path(number)
-        self.state = folder / data.names[number]
-        self.personal_folder = self.state / "personal"
+        self.files, self.personal_files = files, files.folder(PERSONAL)
         self._loaded: _Loaded | None = None
 
     def get(self, ref: str) -> _Loaded:
@@ -65,37 +66,43 @@ class _Site:
 class Desk:
     """Does tasks. All sites share the job's network; whatever else belongs to a site is its own."""
 
-    def __init__(self, ref: str, data: VirtualData, models: Models, folder: Path) -> None:
-        self._app, self._data, self._models, self._folder = load_app(ref), data, models, folder
+    def __init__(self, ref: str, data: VirtualData, models: Models) -> None:
+        self._app, self._data, self._models = load_app(ref), data, models
         self._networks = Networks("cpu")
-        self._trainers: OrderedDict[int, Trainer] = OrderedDict()
-        self._measurers: OrderedDict[int, Measurer] = OrderedDict()
+        self._parts: OrderedDict[int, Parts] = OrderedDict()
+        self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
 
     def do(self, assignment: Assignment) -> Outcome:
         """Do a task; whatever goes wrong is an outcome, too."""
         try:
-            return Outcome(self._do(assignment))
+            return self._do(assignment)
         except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
             return Outcome(failure_of(error))
 
-    def _do(self, assignment: Assignment) -> Result:
-        task = assignment.task
-        for committed in assignment.commits:
-            self._trainer(assignment.site).commit(committed)
+    def _do(self, assignment: Assignment) -> Outcome:
+        task, app, number = assignment.task, self._app, assignment.site
+        memory = assignment.memory or SiteMemory()
+        files = memory.files.copy()
         if isinstance(task.work, Evaluate):
+            site = _Site(app, self._data, number, self._data.split, files)
+            measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
-            return self._measurer(assignment.site).evaluate(self._app, task, arrays)
-        trainer = self._trainer(assignment.site)
+            return Outcome(measurer.evaluate(app, task, arrays))
+        site = _Site(app, self._data, number, TRAINING, files)
+        parts = _recalled(self._parts, number, Parts)
+        trainer = Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+        trainer.jobs.put_memory(task.job, memory.optimizer)
         match task.work:
             case Survey() as work:
-                return trainer.survey(self._app, task, work)
+                return Outcome(trainer.survey(app, task, work))
             case Init():
-                return _sealed(*trainer.initialise(self._app, task))
+                return Outcome(_sealed(*trainer.initialise(app, task)))
             case Probe() as work:
                 _, arrays = self._fetch(work.model)
-                return trainer.probe(self._app, task, work, arrays, Event())
+                return Outcome(trainer.probe(app, task, work, arrays, Event()))
             case Train() as work:
-                return self._train(trainer, task, work)
+                update = self._train(trainer, task, work)
+                return Outcome(update, memory_after(trainer, files, task.job))
 
     def _train(self, trainer: Trainer, task: Task, work: Train) -> Update:
         beside = [each.name for each in work.auxiliary if each.down and not each.reset]
@@ -120,29 +127,15 @@ class Desk:
         manifest, arrays = accompanied(model.manifest, auxiliary), model.arrays
         return manifest, {name: arrays[name] for name in manifest.spec.names}
 
-    def _trainer(self, site: int) -> Trainer:
-        return _recalled(self._trainers, site, self._new_trainer)
 
-    def _measurer(self, site: int) -> Measurer:
-        return _recalled(self._measurers, site, self._new_measurer)
-
-    def _new_trainer(self, site: int) -> Trainer:
-        place = _Site(self._app, self._data, site, TRAINING, self._folder)
-        return Trainer(place, place, lambda _: None, shared=self._networks)
-
-    def _new_measurer(self, site: int) -> Measurer:
-        place = _Site(self._app, self._data, site, self._data.split, self._folder)
-        return Measurer(place, place, self._networks)
-
-
-def _recalled(kept: "OrderedDict[int, T]", site: int, make: Callable[[int], T]) -> T:
+def _recalled(kept: "OrderedDict[int, T]", site: int, make: Callable[[], T]) -> T:
     """Return what is kept for a site; make it, and forget the site that was used longest ago, if need be."""
     if site in kept:
         kept.move_to_end(site)
     else:
         while len(kept) >= SITES:
             kept.popitem(last=False)
-        kept[site] = make(site)
+        kept[site] = make()
     return kept[site]
 
 

@@ -5,7 +5,6 @@ driver takes the earliest entry of the agenda and waits for its outcome if it is
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import assert_never
@@ -27,7 +26,6 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Merged
 from hansa.controller.jobs.chores import Traffic
 from hansa.controller.plugin.outline import outline_of
-from hansa.controller.storage.stores import Store
 from hansa.controller.transfers.descriptions import require_same_model
 from hansa.controller.transfers.wanted import Encoded, wanted_update
 from hansa.controller.work.bench import Bench
@@ -35,6 +33,9 @@ from hansa.controller.work.decode import decode
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
 from hansa.simulation.data import VirtualData
+from hansa.simulation.memory import SiteMemory
+from hansa.simulation.slab import Slot
+from hansa.simulation.store import SharedStore
 from hansa.simulation.timing import Timing
 from hansa.simulation.traffic import Downloads
 
@@ -68,7 +69,7 @@ class Driver:
         self,
         machine: Machine,
         bench: Bench,
-        store: Store,
+        store: SharedStore,
         crew: Crew,
         data: VirtualData,
         timing: Timing,
@@ -78,11 +79,12 @@ class Driver:
         self.now = 0  # virtual time
         self._bench, self._store, self._crew, self._timing = bench, store, crew, timing
         self._changed = changed
+        self.sites = data.names
         self._numbers = {name: number for number, name in enumerate(data.names)}
         self._agenda: Agenda[Entry] = Agenda()
         self._downloads = Downloads()
         self._outcomes: dict[TaskId, Outcome] = {}
-        self._commits: defaultdict[int, list[Task]] = defaultdict(list)
+        self._memories: dict[int, SiteMemory] = {}
         self._manifests: dict[ModelKey, Manifest] = {}
 
     def join(self, site: SiteName, role: ev.Role, examples: int, app: Stated, at: int = 0) -> None:
@@ -193,8 +195,7 @@ class Driver:
         site = self._numbers[task.site]
         began = self.now + self._download(site, task)
         self._agenda.enter(began + 1, _rank(task), Due(task, began, site), site, _number(task))
-        commits = tuple(self._commits.pop(site, ()))
-        return Assignment(task, site, commits=commits)
+        return Assignment(task, site, self._memories.get(site))
 
     def _download(self, site: int, task: Task) -> int:
         """Let a site fetch the models of a task; return how long it takes."""
@@ -231,7 +232,7 @@ class Driver:
         match result:
             case Update():
                 steps = result.facts.steps
-                return due.began + timing.training(due.site, steps) + timing.upload(result.payload.nbytes)
+                return due.began + timing.training(due.site, steps) + timing.upload(result.nbytes)
             case Evaluation():
                 return due.began + timing.evaluation(due.site, result.n) + timing.upload(0)
             case Profile() | Failure():
@@ -244,6 +245,8 @@ class Driver:
         head = {"at": self._at, "task": task.id, "site": task.site}
         match result:
             case Update():
+                if outcome.memory is not None:  # the job may refuse the update, but the site has trained
+                    self._memories[due.site] = outcome.memory
                 self._take_update(due, result)
             case Evaluation():
                 self._handle(ev.Reported(**head, evaluation=result))
@@ -259,7 +262,7 @@ class Driver:
     def _take_update(self, due: Due, update: Update) -> None:
         """Check an update as a controller does, store it, and tell the job."""
         task, manifest = due.task, update.manifest
-        self.traffic.up += update.payload.nbytes
+        self.traffic.up += update.nbytes
         try:
             if isinstance(task.work, Init) and self.machine.state.current is not None:
                 self._describe(task, update)
@@ -298,7 +301,9 @@ class Driver:
         if not self._handle(event):
             self._store.delete(update_key(task.id))
         elif isinstance(task.work, Train):
-            self._commits[due.site].append(task)
+            memory = self._memories.get(due.site)
+            if memory is not None:
+                self._memories[due.site] = memory.committed(task)
 
     def _describe(self, task: Task, update: Update) -> None:
         """Tell the job what a file with version 0 does not say."""
@@ -343,7 +348,10 @@ class Driver:
         return manifest.digest.hex()
 
 
-def _publish(store: Store, key: ModelKey, update: Update) -> None:
+def _publish(store: SharedStore, key: ModelKey, update: Update) -> None:
+    if isinstance(update.payload, Slot):
+        store.adopt(key, update.manifest, update.peaks, update.payload)
+        return
     draft = store.draft(key, update.manifest.spec)
     for index, frame in enumerate(cut(update.payload)):
         draft.write(index, frame)

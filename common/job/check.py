@@ -45,6 +45,12 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     return spec
 
 
+def _as_part(name: str) -> str:
+    """Return the hint that a name is not that of a rule, but of a kind of one of its parts."""
+    point = next((point for point in POINTS if name in plugins.kinds(point)), None)
+    return f"; write {point}: {{kind: {name}}}, with any rule that it goes with" if point else ""
+
+
 def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
     """Check the rule and its parts against the plugins that are registered here."""
     known = plugins.rules()
@@ -53,7 +59,7 @@ def part_faults(data: Mapping[str, Any], final: bool) -> list[Problem]:
         return []  # JobSpec reports it
     faults: list[Problem] = []
     if name not in known and final:
-        hint = suggestion(name, list(known)) or "; see `hansa rules list`"
+        hint = suggestion(name, list(known)) or _as_part(name) or "; see `hansa rules list`"
         faults.append((("rule",), f"there is no rule {name!r:.100}" + hint + not_loaded()))
     rule = known.get(name)
     for point in POINTS:

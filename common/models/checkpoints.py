@@ -1,6 +1,7 @@
 """Checkpoints and exports as safetensors files. Roles and layers are in the file's metadata."""
 
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -8,9 +9,9 @@ import numpy as np
 import safetensors
 from pydantic import Field, ValidationError
 
-from hansa.common.models.frames import Layout, allocate, seal, views
-from hansa.common.models.model import FLOATS, Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.models.tensor_files import DTYPE_OF, write_tensors
+from hansa.common.models.frames import Layout, pack, seal, views
+from hansa.common.models.model import DTYPES, FLOATS, Arrays, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.tensor_files import DTYPE_OF, read_texts, write_tensors
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import odd_tensor
@@ -53,13 +54,10 @@ def _bounded(origin: ModelOrigin) -> str:
 def read_origin(path: Path) -> ModelOrigin | None:
     """Return a model's origin, if its file has it; only the head of the file is read."""
     try:
-        with safetensors.safe_open(path, "numpy") as file:
-            text = (file.metadata() or {}).get(ORIGIN)
+        text = read_texts(path).get(ORIGIN)
         return ModelOrigin.model_validate_json(text) if text else None
     except OSError as error:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror or error}") from None
-    except safetensors.SafetensorError as error:
-        raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
     except ValueError:
         raise InvalidInput(f"{path}: its entry {ORIGIN} is damaged") from None
 
@@ -73,25 +71,34 @@ def load_checkpoint(path: Path) -> tuple[Manifest, np.ndarray]:
         raise InvalidInput(f"{path}: cannot be read: {error.strerror}") from None
     except safetensors.SafetensorError as error:
         raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
-    notes = _notes(raw, path)
-    if wrong := odd_tensor((*(name for name, _ in entries), *notes.layers)):
-        raise InvalidInput(f"{path}: {wrong}")
-    infos = []
-    for name, tensor in sorted(entries, key=lambda item: _position(item[0], notes)):
+    _require_names((name for name, _ in entries), str(path))  # before any of them is part of a message
+    arrays = {}
+    for name, tensor in entries:
         dtype = DTYPE_OF.get(tensor["dtype"])
         if dtype is None:
             raise InvalidInput(f"{path}: {name} has type {tensor['dtype']}, which cannot be sent")
+        arrays[name] = np.frombuffer(tensor["data"], DTYPES[dtype]).reshape(tensor["shape"])
+    length = int.from_bytes(raw[:8], "little")
+    return as_model(arrays, json.loads(raw[8 : 8 + length]).get("__metadata__", {}), str(path))
+
+
+def as_model(arrays: Arrays, texts: Mapping[str, str], where: str) -> tuple[Manifest, np.ndarray]:
+    """Return what a file holds as a manifest and a payload; `where` is what messages call the file."""
+    notes = _notes(texts, where)
+    _require_names((*arrays, *notes.layers), where)
+    infos = []
+    for name in sorted(arrays, key=lambda name: _position(name, notes)):
+        dtype = arrays[name].dtype.name
         role, layer = notes.tensors.get(name, ("PARAM" if dtype in FLOATS else "COUNT", 0))
-        infos.append(
-            TensorInfo(name, dtype, tuple(tensor["shape"]), Role[role], layer, notes.norms.get(name))
-        )
+        infos.append(TensorInfo(name, dtype, arrays[name].shape, Role[role], layer, notes.norms.get(name)))
     spec = ModelSpec(tuple(infos), notes.layers)
-    layout = Layout(spec)
-    payload = allocate(layout)
-    data = {name: tensor["data"] for name, tensor in entries}
-    for name, room in views(layout, payload).items():
-        room.reshape(-1).view(np.uint8)[...] = np.frombuffer(data[name], np.uint8)
+    payload = pack(spec, arrays)
     return seal(spec, payload), payload
+
+
+def _require_names(names: Iterable[str], where: str) -> None:
+    if wrong := odd_tensor(tuple(names)):
+        raise InvalidInput(f"{where}: {wrong}")
 
 
 class _Notes(Value):
@@ -102,13 +109,11 @@ class _Notes(Value):
     norms: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = {}  # ε of normalisation layers
 
 
-def _notes(raw: bytes, path: Path) -> _Notes:
-    length = int.from_bytes(raw[:8], "little")
-    about = json.loads(raw[8 : 8 + length]).get("__metadata__", {})
+def _notes(texts: Mapping[str, str], where: str) -> _Notes:
     try:
-        return _Notes.model_validate_json(about.get("hansa", "{}"))
+        return _Notes.model_validate_json(texts.get("hansa", "{}"))
     except ValidationError:
-        raise InvalidInput(f"{path}: its Hansa metadata is damaged") from None
+        raise InvalidInput(f"{where}: its Hansa metadata is damaged") from None
 
 
 def _position(name: str, notes: _Notes) -> tuple[int, str]:

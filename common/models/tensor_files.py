@@ -24,8 +24,7 @@ def write_tensors(
     path: Path, arrays: Arrays, texts: Mapping[str, str], mode: int, durable: bool = True
 ) -> None:
     """Write a file that appears complete or not at all; the arrays have data types that models can have."""
-    # The widest numbers come first, so that all are aligned when the file is mapped into memory.
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    order = in_order(arrays)
     header: dict[str, object] = {"__metadata__": dict(texts)}
     end = 0
     for name in order:
@@ -44,16 +43,29 @@ def write_tensors(
     write_whole(path, parts(), mode, durable)
 
 
+def in_order(arrays: Arrays) -> list[str]:
+    """Return the names of arrays as a file has them.
+
+    The widest numbers come first, so that all are aligned when the file is mapped into memory.
+    """
+    return sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+
+
+def read_texts(path: Path) -> dict[str, str]:
+    """Return the texts of a file; only its head is read, and compared with its size."""
+    try:
+        with safetensors.safe_open(path, "numpy") as file:
+            return file.metadata() or {}
+    except safetensors.SafetensorError as error:
+        raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
+
+
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Return the arrays and texts of a file.
 
     The arrays are read from the file as they are used. They may be changed: the file stays as it is.
     """
-    try:
-        with safetensors.safe_open(path, "numpy"):  # checks the header against the size of the file
-            pass
-    except safetensors.SafetensorError as error:
-        raise InvalidInput(f"{path}: not a safetensors file: {error}") from None
+    read_texts(path)  # checks the header; what it says is read below: the file may be replaced meanwhile
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     start = 8 + int.from_bytes(mapped[:8], "little")

@@ -25,9 +25,14 @@ async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec) ->
     view = await client.show(job)
     if view.history:
         save_checkpoint(folder / MODEL, *await client.export(job))
-    report = details(view) | {"data": _data(spec.data) if spec.data else None}
-    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
+    keep_report(folder, view, spec)
     return view
+
+
+def keep_report(folder: Path, view: JobView, spec: JobSpec, **more: object) -> None:
+    """Write a job's report, including its data, and what `more` there is to say."""
+    report = details(view) | {"data": _data(spec.data) if spec.data else None} | more
+    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
 
 
 def keep_resolved(folder: Path, view: JobView, spec: JobSpec) -> None:
@@ -38,6 +43,8 @@ def keep_resolved(folder: Path, view: JobView, spec: JobSpec) -> None:
     job |= {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
     if spec.data is not None:
         job["data"] = _data(spec.data)
+    if spec.simulate is not None:
+        job["simulate"] = spec.simulate.model_dump(mode="json")
     ordered = {name: job[name] for name in JobSpec.model_fields if name in job}
     ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json")
     text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120)

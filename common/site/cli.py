@@ -12,6 +12,7 @@ import click
 
 from hansa.common.process.clock import iso
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.options import (
     LONGEST,
     Measure,
@@ -258,8 +259,7 @@ def site_folder(state: Path | None, site: str) -> Path:
 
 
 def _set_up_torch(device: str, threads: int | None) -> None:
-    # Several learners often share a machine: waiting threads must not spin and take the others' cores.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    wait_without_spinning()  # several learners often share a machine
     import torch
 
     if threads:

@@ -14,6 +14,7 @@ from hansa.common.process.lifetime import stop_signal
 from hansa.common.site.attendance import Attendance
 from hansa.common.site.connection import Identity
 from hansa.common.site.failures import failure_of
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
@@ -46,9 +47,14 @@ class SiteOptions:
     personal: Path | None = None  # the folder of the site's own tensors; None: in the state directory
 
     @property
-    def personal_folder(self) -> Path:
-        """The folder of the site's own tensors, which its learner and its evaluator share."""
-        return self.personal or self.state / PERSONAL
+    def files(self) -> DiskFiles:
+        """The files that must survive a restart."""
+        return DiskFiles(self.state)
+
+    @property
+    def personal_files(self) -> DiskFiles:
+        """The files of the site's own tensors, which its learner and its evaluator share."""
+        return DiskFiles(self.personal or self.state / PERSONAL)
 
 
 @dataclass

@@ -11,23 +11,20 @@ whenever a process is killed.
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import safetensors
 
-from hansa.common.models.checkpoints import about
-from hansa.common.models.model import Arrays, ModelSpec
-from hansa.common.models.tensor_files import read_tensors, write_tensors
+from hansa.common.models.checkpoints import about, as_model
+from hansa.common.models.model import Arrays, Manifest, ModelSpec
 from hansa.common.process import faults
-from hansa.common.process.files import sync_folder
+from hansa.common.site.files import Files, job_file
 from hansa.common.torch.resident import Resident
 from hansa.common.values.errors import InvalidInput, StoreFailed
-from hansa.common.values.ids import NAME, JobId, TaskId
+from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task
 
 log = logging.getLogger(__name__)
-PENDING = ".pending"
+PENDING, END = ".pending", ".safetensors"
 TASK = "hansa.task"  # the metadata entry that says which task made the tensors
 KEPT = 1000  # jobs; sites are not told when a job ends
 
@@ -53,29 +50,28 @@ def own_tensors(resident: Resident, personal: Personal | None) -> dict[str, np.n
 class PersonalFolder:
     """The personal tensors of a site's jobs."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def committed(self, job: JobId) -> Personal | None:
         """Return a job's tensors after the last update that was accepted, if they can be read."""
-        path = self.path(job)
+        name = _name(job)
         try:
-            arrays, texts = read_tensors(path)
+            arrays, texts = self._files.read_tensors(name)
             return Personal(TaskId(texts[TASK]), arrays)
         except FileNotFoundError:
             return None
         except (OSError, InvalidInput, KeyError, ValueError) as error:
             why = error if isinstance(error, OSError | InvalidInput) else "damaged"
-            log.warning("%s: cannot be used: %s", path, why)
+            log.warning("%s: cannot be used: %s", self._files.where(name), why)
             return None
 
     def begin(self, task: Task, after: str) -> Personal | None:
         """Return what a task starts from; `after` is the task of the site's last accepted update."""
-        pending, path = self.path(task.job, PENDING), self.path(task.job)
-        if after and _task_of(pending) == after != _task_of(path):
-            self._commit(pending, path)
+        if after and self._task_of(_pending(task.job)) == after != self._task_of(_name(task.job)):
+            self._commit(task.job)
         else:  # its update was never accepted, or its task is done again
-            pending.unlink(missing_ok=True)
+            self._files.delete(_pending(task.job))
         personal = self.committed(task.job)
         if after and (personal is None or personal.task not in (after, task.id)):
             rest = (
@@ -86,48 +82,53 @@ class PersonalFolder:
 
     def keep(self, task: Task, spec: ModelSpec, arrays: Arrays) -> None:
         """Write down the tensors after a task, until its receipt arrives."""
-        pending = self.path(task.job, PENDING)
+        pending = _pending(task.job)
         try:
-            pending.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_tensors(pending, arrays, about(spec) | {TASK: task.id}, 0o600)
+            self._files.write_tensors(pending, arrays, about(spec) | {TASK: task.id})
         except OSError as error:  # an update without its other half must not be handed in
             raise StoreFailed(
-                f"{pending}: the site's own tensors cannot be written: {error.strerror}; --personal names"
-                " another folder"
+                f"{self._files.where(pending)}: the site's own tensors cannot be written: {error.strerror};"
+                " --personal names another folder"
             ) from None
         faults.reach("personal-kept")
 
     def commit(self, task: Task) -> None:
         """Take over the tensors after a task: the controller has its update, and the receipt has arrived."""
-        pending, path = self.path(task.job, PENDING), self.path(task.job)
-        if _task_of(pending) == task.id != _task_of(path):
-            self._commit(pending, path)
+        if self._task_of(_pending(task.job)) == task.id != self._task_of(_name(task.job)):
+            self._commit(task.job)
             faults.reach("personal-committed")
-
-    def _commit(self, pending: Path, path: Path) -> None:
-        is_new = not path.exists()
-        pending.replace(path)
-        sync_folder(self._folder)
-        if is_new:
-            files = sorted(self._folder.glob("*.safetensors"), key=lambda each: each.stat().st_mtime_ns)
-            for old in files[:-KEPT]:
-                old.unlink(missing_ok=True)
 
     def jobs(self) -> list[str]:
         """Return the jobs that the site has tensors of."""
-        return sorted(path.stem for path in self._folder.glob("*.safetensors"))
+        return sorted(name.removesuffix(END) for name in self._committed())
 
-    def path(self, job: JobId, subfolder: str = "") -> Path:
-        """Return the file of a job."""
-        if not NAME.fullmatch(job):
-            raise InvalidInput(f"{job!r} is not a job id")
-        return self._folder / subfolder / f"{job}.safetensors"
+    def model(self, job: JobId) -> tuple[Manifest, np.ndarray]:
+        """Return a job's committed tensors as a model's manifest and payload."""
+        arrays, texts = self._files.read_tensors(_name(job), frozen=True)
+        return as_model(arrays, texts, self._files.where(_name(job)))
+
+    def _commit(self, job: JobId) -> None:
+        is_new = not self._files.exists(_name(job))
+        self._files.rename(_pending(job), _name(job))
+        if is_new:
+            for name in self._committed()[:-KEPT]:
+                self._files.delete(name)
+
+    def _committed(self) -> list[str]:
+        """Return the files of committed tensors, the oldest first."""
+        return [name for name in self._files.names() if name.endswith(END)]
+
+    def _task_of(self, name: str) -> str:
+        """Return the task that made a file's tensors."""
+        try:
+            return self._files.read_texts(name).get(TASK, "")
+        except (OSError, InvalidInput):
+            return ""
 
 
-def _task_of(path: Path) -> str:
-    """Return the task that made a file's tensors; only its head is read."""
-    try:
-        with safetensors.safe_open(path, "numpy") as file:
-            return str((file.metadata() or {}).get(TASK, ""))
-    except (OSError, safetensors.SafetensorError):
-        return ""
+def _name(job: JobId) -> str:
+    return job_file(job, END)
+
+
+def _pending(job: JobId) -> str:
+    return f"{PENDING}/{_name(job)}"

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Protocol
 
+from hansa.common.site.files import Files
+
 
 class Workplace(Protocol):
     """Where a site works, and with what."""
@@ -24,9 +26,9 @@ class Workplace(Protocol):
         """The factor by which training is slowed down."""
 
     @property
-    def state(self) -> Path:
-        """The folder of what must survive a restart."""
+    def files(self) -> Files:
+        """The files that must survive a restart."""
 
     @property
-    def personal_folder(self) -> Path:
-        """The folder of the site's own tensors, which its learner and its evaluator share."""
+    def personal_files(self) -> Files:
+        """The files of the site's own tensors, which its learner and its evaluator share."""

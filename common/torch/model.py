@@ -49,7 +49,7 @@ def read(module: nn.Module, spec: ModelSpec, room: np.ndarray | None = None) -> 
     payload = allocate(layout, room)
     state = module.state_dict()
     for name, place in views(layout, payload).items():
-        np.copyto(place, _as_array(state[name].cpu()))
+        np.copyto(place, as_array(state[name].cpu()))
     return payload
 
 
@@ -68,20 +68,28 @@ def put(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     state = module.state_dict()
     for name, array in arrays.items():
         if state[name].device.type == "cpu":
-            np.copyto(_as_array(state[name]), array)
+            np.copyto(as_array(state[name]), array)
         else:
             room = torch.empty_like(state[name], device="cpu")
-            np.copyto(_as_array(room), array)
+            np.copyto(as_array(room), array)
             state[name].copy_(room)
 
 
 def arrays_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
     """Return some of a module's tensors; those in the CPU's memory are shared, not copied."""
-    return {name: _as_array(tensor.cpu()) for name, tensor in module.state_dict().items() if name in names}
+    return {name: as_array(tensor.cpu()) for name, tensor in module.state_dict().items() if name in names}
 
 
-def _as_array(tensor: torch.Tensor) -> np.ndarray:
+def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Return an array that shares a CPU tensor's memory."""
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
     return tensor.numpy()
+
+
+def as_tensor(array: np.ndarray) -> torch.Tensor:
+    """Return a tensor that shares an array's memory, or a copy of it if that may not be changed."""
+    array = array if array.flags.writeable else array.copy()
+    if array.dtype == DTYPES["bfloat16"]:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)

@@ -77,7 +77,7 @@ class Admission:
         models = Submission(manifest, reference, rule.travel)
         models.check(spec, [each.name for each in rule.auxiliary])
         outline = outline_of(models.version_0.spec) if models.version_0 and rule.needs_outline else None
-        misfits = _misfits(rule, outline) if outline else []
+        misfits = misfits_of(rule, outline) if outline else []
         if misfits:
             raise InvalidJob([located(problem, {}) for problem in misfits])
         drafts = await models.take(job, frames, self._store, self._workers)
@@ -126,7 +126,7 @@ class Admission:
         return runner
 
 
-def _misfits(rule: Composition, outline: Outline) -> list[Problem]:
+def misfits_of(rule: Composition, outline: Outline) -> list[Problem]:
     """Return the reasons why a rule cannot use a model that came from a file.
 
     Where a site will describe the model in more detail, the model is refused only if no description could

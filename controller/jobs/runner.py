@@ -25,7 +25,7 @@ from hansa.controller.fleet.sessions import DaemonRole, Session
 from hansa.controller.jobs.chores import Chores, Traffic
 from hansa.controller.jobs.delivery import Delivery
 from hansa.controller.jobs.records import Records
-from hansa.controller.jobs.views import Surroundings, job_view
+from hansa.controller.jobs.views import Surroundings, job_view, origin_of
 from hansa.controller.rulebook.resolve import resolved
 from hansa.controller.storage.journal import Entry
 from hansa.controller.storage.stores import Store
@@ -256,17 +256,7 @@ class JobRunner:
 
     def origin(self, version: int) -> ModelOrigin:
         """Return the origin that is written into an exported community model."""
-        record = self.machine.state.history[version]
-        return ModelOrigin(
-            job=self.id,
-            name=self.machine.spec.name,
-            version=version,
-            digest=record.digest,
-            receipt=record.receipt,
-            resolved=self.resolved,
-            travel=self.machine.rule.travel,
-            backbone=self.machine.state.backbone,
-        )
+        return origin_of(self.machine, version, self.resolved)
 
     def whole_view(self) -> JobView:
         """Return the job as `hansa job show` shows it."""

@@ -8,6 +8,7 @@ from hansa.common.job.check import located
 from hansa.common.process.clock import iso
 from hansa.common.values.history import Version, VersionView
 from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
@@ -84,6 +85,21 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(history_views(machine, since)) if history else (),
+    )
+
+
+def origin_of(machine: Machine, version: int, resolved: Resolved | None) -> ModelOrigin:
+    """Return the origin that is written into an exported community model."""
+    record = machine.state.history[version]
+    return ModelOrigin(
+        job=machine.job,
+        name=machine.spec.name,
+        version=version,
+        digest=record.digest,
+        receipt=record.receipt,
+        resolved=resolved,
+        travel=machine.rule.travel,
+        backbone=machine.state.backbone,
     )
 
 

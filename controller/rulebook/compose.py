@@ -73,8 +73,21 @@ def _duration(spec: JobSpec, rule: Rule) -> Plugin:
 
 
 def _contradictions(spec: JobSpec, rule: Composition) -> list[Problem]:
-    """Return where a job and its rule contradict each other about how long sites train."""
+    """Return where a job and its rule contradict each other about what sites do, and for how long."""
     named = rules()[spec.rule]
+    return [*_replaced(spec, named), *_durations(spec, named, rule)]
+
+
+def _replaced(spec: JobSpec, named: Rule) -> list[Problem]:
+    """Refuse a proximal term that would take the place of what makes up the rule."""
+    kind = named.part("local")["kind"]
+    if spec.train.proximal is None or kind in ("plain", "proximal"):
+        return []
+    why = f"it would take the place of local {kind}, without which there is no {named.name}; leave it out"
+    return [((TRAIN, "proximal"), why)]
+
+
+def _durations(spec: JobSpec, named: Rule, rule: Composition) -> list[Problem]:
     own = kinds(TRAIN)[str(named.part(TRAIN)["kind"])]
     adaptive = spec.train.until is not None or (issubclass(own, Duration) and own.adaptive)
     if adaptive and (spec.train.batches is not None or (issubclass(own, Duration) and own.windows)):

@@ -5,5 +5,6 @@
     secret     randomness that nobody outside the site can recompute
     finished   updates that must not be computed twice, until their receipts have arrived
 
-Each works on a plain folder, so that a simulator can use it for any number of sites.
+All of it goes through `hansa.common.site.files`: a daemon's files are on its disk, those of a simulated site
+in memory.
 """

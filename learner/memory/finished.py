@@ -5,23 +5,23 @@ bit for bit, which it need not do on a GPU. Two such updates would differ by wha
 """
 
 import logging
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from hansa.common.models.checkpoints import about, load_checkpoint
+from hansa.common.models.checkpoints import about, as_model
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import Manifest
-from hansa.common.models.tensor_files import read_tensors, write_tensors
 from hansa.common.process import faults
+from hansa.common.site.files import Files, job_file
 from hansa.common.values.errors import InvalidInput, StoreFailed
-from hansa.common.values.ids import NAME, JobId
+from hansa.common.values.ids import JobId
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task
 
 log = logging.getLogger(__name__)
 FOLDER = "finished"  # in the state directory
+END = ".safetensors"
 KEPT = 16  # jobs; a job may end before its last update is handed in, and learners are not told
 TASK, FACTS = "hansa.task", "hansa.facts"  # entries of a file
 
@@ -35,52 +35,46 @@ class Update(NamedTuple):
 
 
 class FinishedUpdates:
-    """A finished update for each job, in a folder."""
+    """A finished update for each job, in a file."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, files: Files) -> None:
+        self._files = files
 
     def keep(self, task: Task, update: Update) -> None:
         """Write an update; it must not be sent before it is written."""
-        spec = update.manifest.spec
+        spec, name = update.manifest.spec, job_file(task.job, END)
         texts = about(spec) | {TASK: task.id, FACTS: update.facts.model_dump_json()}
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_tensors(self._path(task.job), views(Layout(spec), update.payload), texts, 0o600)
+            self._files.write_tensors(name, views(Layout(spec), update.payload), texts)
             self._make_room()
         except OSError as error:
             raise StoreFailed(
                 f"the update of task {task.id} has secret randomness in it and must not be sent before it is"
-                f" written: {self._path(task.job)}: {error.strerror}"
+                f" written: {self._files.where(name)}: {error.strerror}"
             ) from None
         faults.reach("update-kept")
 
     def of(self, task: Task) -> Update | None:
         """Return the update of a task, if it is finished; forget one of another task of the job."""
-        path = self._path(task.job)
-        if not path.exists():
+        name = job_file(task.job, END)
+        if not self._files.exists(name):
             return None
+        where = self._files.where(name)
         try:
-            _, texts = read_tensors(path)
+            arrays, texts = self._files.read_tensors(name, frozen=True)
             if texts.get(TASK) == task.id:
-                manifest, payload = load_checkpoint(path)
+                manifest, payload = as_model(arrays, texts, where)
                 return Update(manifest, payload, UpdateFacts.model_validate_json(texts[FACTS]))
         except (OSError, InvalidInput, KeyError, ValueError) as error:
-            log.warning("%s: cannot be read: %s", path, error)
+            log.warning("%s: cannot be read: %s", where, error)
         self.drop(task.job)
         return None
 
     def drop(self, job: JobId) -> None:
         """Forget the update of a job: its receipt has arrived, or nobody waits for it."""
-        self._path(job).unlink(missing_ok=True)
+        self._files.delete(job_file(job, END))
 
     def _make_room(self) -> None:
         """Forget the updates that were finished longest ago."""
-        paths = sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-        for path in paths[:-KEPT]:
-            path.unlink(missing_ok=True)
-
-    def _path(self, job: JobId) -> Path:
-        if not NAME.fullmatch(job):
-            raise InvalidInput(f"{job!r} is not a job id")
-        return self._folder / f"{job}.safetensors"
+        for name in self._files.names()[:-KEPT]:
+            self._files.delete(name)

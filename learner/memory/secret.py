@@ -8,11 +8,10 @@ them alone tells.
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-from hansa.common.process.files import write_whole
+from hansa.common.site.files import Files
 from hansa.common.values.errors import Broken
 from hansa.common.values.tasks import Task
 
@@ -20,15 +19,15 @@ FILE = "secret.key"  # in the state directory
 BYTES = 32
 
 
-def read_key(state: Path) -> bytes:
+def read_key(files: Files) -> bytes:
     """Return the site's key; it is made when it is first needed."""
-    path = state / FILE
-    if not path.exists():
-        state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_whole(path, os.urandom(BYTES), 0o600)
-    key = path.read_bytes()
+    if not files.exists(FILE):
+        files.write(FILE, os.urandom(BYTES))
+    key = files.read(FILE)
     if len(key) != BYTES:
-        raise Broken(f"{path} is damaged: it should hold {BYTES} bytes; delete it, and a new key is made")
+        raise Broken(
+            f"{files.where(FILE)} is damaged: it should hold {BYTES} bytes; delete it, and a new key is made"
+        )
     return key
 
 

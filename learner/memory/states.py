@@ -8,22 +8,17 @@ the update does.
 """
 
 import logging
-import os
-import shutil
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 from pydantic import JsonValue
 
 from hansa.common.models.model import DTYPES, Arrays
-from hansa.common.models.tensor_files import read_tensors, write_tensors
 from hansa.common.process import faults
-from hansa.common.process.files import sync_folder
+from hansa.common.site.files import Files, job_file
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput, Refused, TooLarge
 from hansa.common.values.ids import NAME, JobId, TaskId, odd_tensor
@@ -102,10 +97,10 @@ class Recollection:
 
 
 class States:
-    """The states of a site's jobs, in a folder."""
+    """The states of a site's jobs, in a folder for each of them."""
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(self, files: Files) -> None:
+        self._files = files
         # States that could not be written: a full disk must not end training.
         self._unwritten: dict[tuple[JobId, str], State] = {}
 
@@ -114,10 +109,10 @@ class States:
         job, after = task.job, work.after
         for key in [key for key in self._unwritten if key[0] == job and key[1] != after]:
             del self._unwritten[key]
-        if self._place(job).exists():
-            for path in self._place(job).iterdir():
-                if path != self._path(job, after):
-                    path.unlink(missing_ok=True)
+        start = _name(job, after)
+        for name in self._files.names(job):
+            if f"{job}/{name}" != start:
+                self._files.delete(f"{job}/{name}")
         return Recollection(lambda: self._read(job, after))
 
     def keep(
@@ -140,27 +135,29 @@ class States:
         self._carry_on(job, after, task.id)
 
     def _has(self, job: JobId, task: str) -> bool:
-        return bool(task) and ((job, task) in self._unwritten or self._path(job, task).exists())
+        return bool(task) and ((job, task) in self._unwritten or self._files.exists(_name(job, task)))
 
-    def _read(self, job: JobId, after: str) -> State:
+    def _read(self, job: JobId, after: str, frozen: bool = False) -> State:
+        """Return a state, which may be changed unless it is frozen."""
         if not after:
             return State()
         if (job, after) in self._unwritten:
             return deepcopy(self._unwritten[job, after])
-        path = self._path(job, after)
+        name = _name(job, after)
         try:
-            arrays, texts = read_tensors(path)
+            arrays, texts = self._files.read_tensors(name, frozen)
             return State(Notes.model_validate_json(texts[MEMORY]).memory, arrays)
         except FileNotFoundError:
             log.warning("job %s: what the plugins remembered after task %s is not here", job, after)
         except (OSError, InvalidInput, KeyError, ValueError) as error:
             why = error if isinstance(error, OSError | InvalidInput) else "damaged"
-            log.warning("job %s: what the plugins remembered cannot be read: %s: %s", job, path, why)
+            where = self._files.where(name)
+            log.warning("job %s: what the plugins remembered cannot be read: %s: %s", job, where, why)
         return State(lost=True)
 
     def _same(self, job: JobId, after: str, state: State, text: str) -> bool:
         """Whether a state is the one that the task started from."""
-        start = self._read(job, after)
+        start = self._read(job, after, frozen=True)
         return not start.lost and start.notes() == text and _equal(start.arrays, state.arrays)
 
     def _carry_on(self, job: JobId, after: str, task: TaskId) -> None:
@@ -169,45 +166,37 @@ class States:
             self._unwritten[job, task] = self._unwritten[job, after]
             return
         try:
-            os.link(self._path(job, after), self._path(job, task))  # nothing is written twice
-            sync_folder(self._place(job))
+            self._files.link(_name(job, after), _name(job, task))  # nothing is written twice
         except OSError:  # the file system has no links
             state = self._read(job, after)
             self._write(job, task, state, state.notes())
 
     def _write(self, job: JobId, task: TaskId, state: State, text: str) -> None:
-        place, path = self._place(job), self._path(job, task)
+        name = _name(job, task)
         try:
-            if not place.exists():
+            if not self._files.exists(job):
                 self._make_room()
-                place.mkdir(parents=True, mode=0o700)
-            write_tensors(path, state.arrays, {MEMORY: text}, 0o600)
+            self._files.write_tensors(name, state.arrays, {MEMORY: text})
         except OSError as error:
-            what = "a restart would lose what the plugins remember"
-            log.error("%s: cannot be written: %s; %s", path, error.strerror, what)  # noqa: TRY400
+            where, what = self._files.where(name), "a restart would lose what the plugins remember"
+            log.error("%s: cannot be written: %s; %s", where, error.strerror, what)  # noqa: TRY400
             self._unwritten[job, task] = deepcopy(state)
             self._unwritten[job, task].lost = False
         faults.reach("state-kept")
 
     def _make_room(self) -> None:
         """Forget the jobs that had their last tasks longest ago."""
-        if not self._folder.exists():
-            return
-        places = sorted(self._folder.iterdir(), key=lambda place: place.stat().st_mtime)
-        oldest = self._clock() - DAYS * 24 * 3600
-        for number, place in enumerate(places, 1):
-            if number <= len(places) + 1 - KEPT or place.stat().st_mtime < oldest:
-                shutil.rmtree(place, ignore_errors=True)
+        jobs = self._files.names()
+        for number, job in enumerate(jobs, 1):
+            if number <= len(jobs) + 1 - KEPT or self._files.age(job) > DAYS * 24 * 3600:
+                self._files.delete(job)
 
-    def _place(self, job: JobId) -> Path:
-        if not NAME.fullmatch(job):
-            raise InvalidInput(f"{job!r} is not a job id")
-        return self._folder / job
 
-    def _path(self, job: JobId, task: str) -> Path:
-        if task and not NAME.fullmatch(task):
-            raise InvalidInput(f"{task!r} is not a task id")
-        return self._place(job) / f"{task}.safetensors"
+def _name(job: JobId, task: str) -> str:
+    """Return the file of a state; a job without an accepted update has none."""
+    if task and not NAME.fullmatch(task):
+        raise InvalidInput(f"{task!r} is not a task id")
+    return job_file(job, f"/{task}.safetensors")
 
 
 def _equal(some: Arrays, others: Arrays) -> bool:

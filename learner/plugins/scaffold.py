@@ -85,7 +85,7 @@ class ControlVariate(LocalPlugin[Variate], Scaffold):
                 apart = run.anchor[name].astype(np.float64) - trained.astype(np.float64)
                 change[...] = apart / travelled - control[name]
             changes[name] = change
-            run.arrays[_key("last", name)] = before + change
+            run.arrays[_key("last", name)] = np.asarray(before + change)  # the sum may be a scalar
             if held.own:
                 run.arrays[_key("merged", name)] = held.own[name]
             else:

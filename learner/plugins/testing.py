@@ -17,6 +17,7 @@ from hansa.common.app import App
 from hansa.common.models.auxiliary import apart
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
+from hansa.common.site.files import DiskFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import spec_of
@@ -147,7 +148,7 @@ def remembers_what_a_disk_can_keep(plugin: Plugin) -> None:
             asked = work(plugin, after=after)
             run = run_of(APP, network(), data(), asked)
             task = run.task.model_copy(update={"id": TaskId(f"j-{number}")})
-            states = States(Path(folder))
+            states = States(DiskFiles(Path(folder)))
             run.recollection = states.recall(task, asked)
             returned_by(run)
             try:

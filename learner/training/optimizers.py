@@ -41,7 +41,7 @@ def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module
         )
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and name in states:
-            optimizer.state[parameter] = _copied(states[name])
+            optimizer.state[parameter] = _placed(states[name], parameter)
 
 
 def states_after(states: States, optimizer: torch.optim.Optimizer, module: nn.Module) -> States:
@@ -50,6 +50,15 @@ def states_after(states: States, optimizer: torch.optim.Optimizer, module: nn.Mo
         name: _copied(optimizer.state[p]) for name, p in module.named_parameters() if p in optimizer.state
     }
     return states | current
+
+
+def _placed(state: dict[str, Any], parameter: nn.Parameter) -> dict[str, Any]:
+    """Return a copy where the parameter is; only counts of steps stay where they are."""
+    tensors = {key: value for key, value in state.items() if isinstance(value, torch.Tensor)}
+    return state | {
+        key: value.to(parameter.device if value.shape == parameter.shape else value.device, copy=True)
+        for key, value in tensors.items()
+    }
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:

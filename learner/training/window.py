@@ -14,7 +14,6 @@ does.
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from blake3 import blake3
@@ -22,6 +21,7 @@ from pydantic import Field
 
 from hansa.common.data.examples import Examples
 from hansa.common.process import faults
+from hansa.common.site.files import Files
 from hansa.common.values.bounds import Value
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task, Train
@@ -113,10 +113,10 @@ class Bookmark(Value):
 
 
 class Windows:
-    """The bookmarks of a learner's jobs, in its state directory."""
+    """The bookmarks of a learner's jobs, among its files."""
 
-    def __init__(self, state: Path) -> None:
-        self._marks = JobFiles(state / FOLDER, Bookmark, "the place in the data")
+    def __init__(self, files: Files) -> None:
+        self._marks = JobFiles(files.folder(FOLDER), Bookmark, "the place in the data")
 
     def bookmark(self, job: JobId) -> Bookmark | None:
         """Return a job's bookmark, if there is one."""

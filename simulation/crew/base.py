@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -11,6 +10,8 @@ from hansa.common.models.model import Arrays, Manifest
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Evaluation, Failure, Profile, UpdateFacts
 from hansa.common.values.tasks import Task
+from hansa.simulation.memory import SiteMemory
+from hansa.simulation.slab import Slot
 
 
 @dataclass(frozen=True)
@@ -19,18 +20,22 @@ class Assignment:
 
     task: Task
     site: int
-    memory: Any = None
-    commits: tuple[Task, ...] = ()  # tasks whose updates were accepted since, in order
+    memory: SiteMemory | None = None  # None: nothing
 
 
 @dataclass(frozen=True)
 class Update:
-    """A model that a site made."""
+    """A model that a site made: its payload, or the slot of the slab that holds it."""
 
     manifest: Manifest
     peaks: tuple[float, ...]  # the largest magnitude of each tensor
-    payload: np.ndarray
+    payload: np.ndarray | Slot
     facts: UpdateFacts
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of the payload."""
+        return self.payload.size
 
 
 Result = Update | Evaluation | Profile | float | Failure
@@ -41,7 +46,7 @@ class Outcome:
     """What came of a task."""
 
     result: Result
-    memory: Any = None  # what the site remembers after it
+    memory: SiteMemory | None = None  # what the site remembers after training
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from hansa.common.app import load_app
 from hansa.common.job.spec import JobSpec
+from hansa.common.torch.threads import threads
 from hansa.simulation.data import FileForEach
+from hansa.simulation.prepare import Prepared
 from hansa.simulation.run import Simulation
 from tests.golden import files, jobs
 from tests.golden.fleet import LIGHT, SITES, run, version_of
@@ -27,24 +29,20 @@ def simulated(folder: Path, job: dict[str, Any], app: str) -> dict[str, Any]:
         (folder / name).write_text(str(number))
     usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
     data = FileForEach({name: folder / name for name in SITES}, "validation")
-    view = Simulation(JobSpec.model_validate({**usual, **job}), data, folder / "simulated").run()
+    spec = JobSpec.model_validate({**usual, **job})
+    view = Simulation(Prepared(spec, load_app(app), data), folder / "simulated").run()
     outcome = {"status": view.status, "versions": [version_of(entry) for entry in view.history]}
     return outcome if view.status == "completed" else outcome | {"reason": view.reason}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("group", "family"), FAMILIES)
 async def test_every_version_is_that_of_a_deployment(group: str, family: str, tmp_path: Path) -> None:
     app, members = GROUPS[group][family]
     # Where bits depend on the machine, a federation on this one is the measure.
-    real = await run(tmp_path, members, app) if group == "machine" else files.read("portable.json")[family]
+    with threads(1):
+        real = (
+            await run(tmp_path, members, app) if group == "machine" else files.read("portable.json")[family]
+        )
     now = {}
     for number, (name, job) in enumerate(members.items()):
         (tmp_path / str(number)).mkdir()

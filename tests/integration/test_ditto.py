@@ -16,6 +16,7 @@ from hansa.common.cli import hansa
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, views
 from hansa.common.site.daemon import SiteDaemon
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import Personal, PersonalFolder
 from hansa.common.site.shelf import Shelf
 from hansa.common.ui.client import Client
@@ -138,7 +139,7 @@ async def run(client: Client, app: str, **words: Any) -> JobView:
 
 
 def own_model(folder: Path, site: str, view: JobView) -> Personal:
-    own = PersonalFolder(folder / f"{site}-personal").committed(JobId(view.job))
+    own = PersonalFolder(DiskFiles(folder / f"{site}-personal")).committed(JobId(view.job))
     assert own is not None
     return own
 

@@ -13,6 +13,7 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import load_checkpoint, save_checkpoint
 from hansa.common.models.frames import Layout, seal, views
 from hansa.common.models.model import Manifest
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.torch import networks
@@ -150,7 +151,7 @@ async def test_every_version_is_the_mean_of_what_travels_and_of_nothing_else(
             numbers = (each.arrays[tensor].astype(np.float64) * each.facts.n_train for each in updates)
             np.testing.assert_allclose(model[tensor], sum(numbers) / total, rtol=1e-6, atol=1e-6)
     for site in SITES:
-        own = PersonalFolder(tmp_path / f"{site}-personal").committed(JobId(view.job))
+        own = PersonalFolder(DiskFiles(tmp_path / f"{site}-personal")).committed(JobId(view.job))
         assert (set(own.arrays) if own else set()) == personal
         assert own is None or own.task == next(t for t in reversed(tasks) if trained[t].site == site)
     evaluated = view.history[-1].personal
@@ -195,7 +196,8 @@ async def test_personal_tensors_are_never_on_the_wire(tmp_path: Path, log: Log) 
     shared = next(iter(log.updates.values())).arrays["adapter.weight"].tobytes()
     assert shared[:32] in sent  # what travels would be found
     first = networks.build(personal_app.app, 5, "cpu").state_dict()["head.weight"].numpy().tobytes()
-    owns = [PersonalFolder(tmp_path / f"{site}-personal").committed(JobId(view.job)) for site in SITES]
+    folders = [PersonalFolder(DiskFiles(tmp_path / f"{site}-personal")) for site in SITES]
+    owns = [folder.committed(JobId(view.job)) for folder in folders]
     secret = [first, *(own.arrays["head.weight"].tobytes() for own in owns if own)]
     assert len(set(secret)) == 4
     for numbers in secret:

@@ -6,12 +6,12 @@ is faster at first, and favours sites on which the model is bad (power-of-choice
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.methods.starting_loss import STARTING_LOSS
@@ -19,17 +19,24 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.bounds import SITES
 from hansa.common.values.ids import SiteName
 from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.words import in_order, listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
-from hansa.controller.plugin.view import View
+from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.baselines.fedavg import how_many, too_few
 from hansa.controller.rules.radfed import draw_keys
 
 
 class Losses(BaseModel):
-    """What the candidates of the round have reported."""
+    """The candidates of the round, and what they have reported."""
 
+    candidates: list[SiteName] = []
     reported: dict[SiteName, float] = {}
+
+    @property
+    def silent(self) -> list[SiteName]:
+        """The candidates without a loss."""
+        return [site for site in self.candidates if site not in self.reported]
 
 
 @register("sample", "power-of-choice")
@@ -68,9 +75,9 @@ class PowerOfChoice(Sampler[Losses]):
 
     def to_probe(self, state: Losses, view: View) -> Sequence[SiteName]:
         """Draw the candidates of the round."""
-        state.reported = {}
         count = max(self.candidates, how_many(self.fraction, view, view.sites))
-        return _drawn(view.sites, view)[:count]
+        state.candidates, state.reported = _drawn(view.sites, view)[:count], {}
+        return state.candidates
 
     def probed(self, state: Losses, site: SiteName, result: float) -> None:
         """Take a candidate's loss, if it is a number."""
@@ -80,16 +87,30 @@ class PowerOfChoice(Sampler[Losses]):
     def choose(
         self, state: Losses, view: View, exclude: AbstractSet[SiteName] = frozenset()
     ) -> Sequence[SiteName]:
-        """Return the candidates with the largest losses; if too few have reported, draw others as well."""
+        """Return the candidates with the largest losses; if too few have reported, draw others as well.
+
+        A candidate without a loss probably cannot train, either, so it comes last.
+        """
         eligible = [site for site in view.sites if site not in exclude]
         known = [site for site in eligible if site in state.reported]
         ranked = sorted(known, key=lambda site: (-state.reported[site], site))
-        others = _drawn([site for site in eligible if site not in state.reported], view)
-        return [*ranked, *others][: how_many(self.fraction, view, eligible)]
+        others = _drawn([site for site in eligible if site not in state.candidates], view, 1)
+        silent = [site for site in state.silent if site in eligible]
+        return [*ranked, *others, *silent][: how_many(self.fraction, view, eligible)]
+
+    def diagnostics(
+        self, state: Losses, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Show the losses, and warn of candidates without one: nothing else tells that they do not train."""
+        report: dict[str, JsonValue] = {"losses": {str(site): loss for site, loss in state.reported.items()}}
+        if state.silent:
+            names = listed(sorted(state.silent, key=in_order), 5)
+            report["warning"] = f"power-of-choice: no loss was reported by {names}"
+        return report
 
 
-def _drawn(sites: Sequence[SiteName], view: View) -> list[SiteName]:
+def _drawn(sites: Sequence[SiteName], view: View, *stream: int) -> list[SiteName]:
     """Return sites in an order drawn in proportion to their examples, without replacement."""
     examples = np.array([view.examples[site] for site in sites], dtype=np.float64)
-    (keys,) = draw_keys(examples, view.rng("power-of-choice"))
+    (keys,) = draw_keys(examples, view.rng("power-of-choice", *stream))
     return [sites[i] for i in np.argsort(-keys, kind="stable")]

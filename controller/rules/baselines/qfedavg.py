@@ -5,15 +5,15 @@ computes is in qfedavg §1.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
-from pydantic import BaseModel, Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.methods.starting_loss import STARTING_LOSS, StartingLoss
-from hansa.common.models.model import Role
+from hansa.common.models.model import ModelSpec, Role
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import TaskId
@@ -28,8 +28,13 @@ from hansa.controller.rules.baselines.fedavg import FEDAVG
 from hansa.controller.rules.baselines.fedprox import ProximalTerm
 
 PAPER = "Li, Sanjabi, Beirami and Smith, Fair Resource Allocation in Federated Learning, 2020"
-Q = "0 counts all sites alike, more favours sites with large losses; the same for weigh and server"
+Q = (
+    "0 counts all sites alike, more favours sites with large losses but makes much shorter steps (try 0.1);"
+    " the same for weigh and server"
+)
 LEAST = 1e-10  # the smallest loss: a power of 0 would be 0 or infinite
+TIES = TypeAdapter(dict[str, list[list[str]]])  # the question of an examination
+SHORT = 0.1  # of the way to the mean: operators are told of shorter steps
 
 
 def starting_loss(contribution: Contribution) -> float | None:
@@ -68,14 +73,19 @@ class LossPower(Weigher):
 
 
 class Moved(BaseModel):
-    """How far the updates of the merge that is being weighed have moved."""
+    """How far the updates of the merge that is being weighed have moved, and the model with them."""
 
     squares: dict[TaskId, float | None] = {}  # ‖x − y‖² over all parameters; None: too large for a number
+    step: float = 1.0  # U of the merge
+    warned: bool = False  # operators have been told that steps are short
 
 
 @register("server", "q")
 class QStep(Extrapolation[Moved]):
     """q-FedAvg: the step is divided by an upper bound of the curvature, made from losses and updates."""
+
+    needs_outline: ClassVar[bool] = True
+    needs_anatomy: ClassVar[bool] = True  # tensors that are one parameter have moved only once
 
     q: float = Field(1.0, ge=0, le=100, description=Q)
 
@@ -97,16 +107,17 @@ class QStep(Extrapolation[Moved]):
         return problems
 
     def question(self, state: Moved, contributions: Sequence[Contribution], view: View) -> JsonValue:
-        """Ask how far each update has moved."""
-        return "squares"
+        """Ask how far each update has moved; say which tensors are one parameter."""
+        anatomy = view.outline.anatomy if view.outline else None
+        return {"ties": [list(tie) for tie in anatomy.ties]} if anatomy else {"ties": []}
 
     def examine(
         self, question: JsonValue, contributions: Sequence[Contribution], models: Evidence
     ) -> Findings:
         """Return ‖x − y‖² of each, over all parameters; none if it overflows."""
-        squares = np.zeros(len(contributions))
+        squares, again = np.zeros(len(contributions)), _again(question, models.spec)
         for tensor in models.spec.tensors:
-            if tensor.role is not Role.PARAM:
+            if tensor.role is not Role.PARAM or tensor.name in again:
                 continue
             before, start = models.community(tensor.name).reshape(-1), 0
             for rows in models.rows(contributions, tensor.name):
@@ -130,6 +141,23 @@ class QStep(Extrapolation[Moved]):
         squares = dict(zip((c.task.id for c in contributions), facts, strict=True))
         state.squares = Moved.model_validate({"squares": squares}).squares
 
+    def prepare(
+        self, state: Moved, contributions: Sequence[Contribution], weights: np.ndarray, view: View
+    ) -> float:
+        """Return U, and remember it."""
+        state.step = super().prepare(state, contributions, weights, view)
+        return state.step
+
+    def diagnostics(
+        self, state: Moved, contributions: Sequence[Contribution], view: View
+    ) -> Mapping[str, JsonValue]:
+        """Warn once of short steps: with q = 1 and many local steps, a job seems to learn nothing."""
+        if state.warned or state.step >= SHORT:
+            return {}
+        state.warned = True
+        way = f"with q = {self.q:g}, the model goes only {100 * state.step:.2g} % of the way to the mean"
+        return {"warning": f"q-fedavg: {way}; use a smaller q, or many more rounds with few local steps"}
+
     def factor(self, state: Moved, contributions: Sequence[Contribution], weights: Sequence[float]) -> float:
         """Return U = L ΣF^q / Σh, where h = q F^(q−1) L² ‖x − y‖² + L F^q and L = 1/η.
 
@@ -149,6 +177,12 @@ class QStep(Extrapolation[Moved]):
         if square is None:
             return math.inf
         return self.q * square / (c.task.work.optimizer.lr * (starting_loss(c) or LEAST))
+
+
+def _again(question: JsonValue, spec: ModelSpec) -> set[str]:
+    """Return the tensors of a model that are the same parameter as an earlier one of its tensors."""
+    ties = TIES.validate_python(question)["ties"]
+    return {name for tie in ties for name in [each for each in tie if each in spec.index][1:]}
 
 
 Q_FEDAVG = add_rule(

@@ -11,6 +11,7 @@ import pytest
 
 from hansa.common.models.frames import Layout, views
 from hansa.common.plugins.registry import register
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.policy import Policy
 from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, Refused, StoreFailed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -239,7 +240,7 @@ def test_an_update_with_secret_randomness_is_finished_once_and_kept_until_its_re
 
 def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path: Path) -> None:
     _, _, task = do(trainer_of(tmp_path, TORCH), named("noise"))
-    updates = FinishedUpdates(tmp_path / "finished")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "finished"))
     assert updates.of(task) is not None
     (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
     assert updates.of(task) is None
@@ -251,7 +252,7 @@ def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path
 def test_only_the_last_finished_updates_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finished, "KEPT", 2)
     _, update, task = do(trainer_of(tmp_path, LINEAR), named("noise"))
-    updates = FinishedUpdates(tmp_path / "updates")
+    updates = FinishedUpdates(DiskFiles(tmp_path / "updates"))
     for number, job in enumerate("abc"):
         updates.keep(task.model_copy(update={"job": JobId(job)}), update)
         os.utime(tmp_path / "updates" / f"{job}.safetensors", (number, number))

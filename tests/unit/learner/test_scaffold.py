@@ -198,6 +198,25 @@ def test_parameters_without_a_gradient_are_corrected_too() -> None:
     np.testing.assert_allclose(update.auxiliary[CONTROL]["frozen.weight"], -0.5)
 
 
+def test_a_parameter_may_be_a_single_number() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear, self.temperature = linear(), nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.temperature  # type: ignore[no-any-return]
+
+    control = {n: np.full(t.shape, 0.5, np.float32) for n, t in Scaled().state_dict().items()}
+    state = State()
+    do("t1", "", {name: np.zeros_like(array) for name, array in control.items()}, state, Scaled())
+    _, update = do("t2", "t1", control, state, Scaled())
+    state.require_arrays()
+    assert LOST not in update.metrics
+    own = state.arrays["scaffold/merged/temperature"] + update.auxiliary[CONTROL]["temperature"]
+    assert state.arrays["scaffold/last/temperature"] == own
+
+
 def test_parameters_of_another_precision_have_control_variates_in_float32() -> None:
     data = Tensors(ROWS.x.double(), ROWS.y.double())
     run = run_of(APP, linear(torch.float64), data, asked(), auxiliary={CONTROL: CONTROLS})

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.site.files import DiskFiles
 from hansa.common.values.errors import Forbidden, Refused, TooLarge
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
@@ -38,7 +39,7 @@ def do(
     folder: Path, number: int, after: int | None, change: Callable[[State], object] | None = None
 ) -> tuple[dict[str, Any], list[float], bool]:
     """Do a task as a learner that was just started; return what it started from."""
-    states = States(folder)
+    states = States(DiskFiles(folder))
     recollection = states.recall(task(number), work(after))
     state = recollection.state
     start = (dict(state.memory), state.arrays.get("a", np.empty(0)).tolist(), state.lost)
@@ -121,7 +122,7 @@ def test_a_task_whose_plugins_change_nothing_writes_nothing_and_loses_nothing(tm
     do(tmp_path, 1, None, enter(1))
     before = (tmp_path / "j" / "j-1.safetensors").stat()
     do(tmp_path, 2, 1)  # a plugin has looked at it
-    states = States(tmp_path)
+    states = States(DiskFiles(tmp_path))
     states.keep(task(3), work(2), states.recall(task(3), work(2)), allowed)  # none has
     after = (tmp_path / "j" / "j-3.safetensors").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -152,7 +153,7 @@ def test_an_array_that_is_changed_in_its_place_is_kept_and_the_start_stays_as_it
 
 
 def test_plugins_that_remember_nothing_leave_no_file(tmp_path: Path) -> None:
-    states = States(tmp_path / "memory")
+    states = States(DiskFiles(tmp_path / "memory"))
     for number in (1, 2):
         after = work(number - 1 or None)
         states.keep(task(number), after, states.recall(task(number), after), allowed)
@@ -210,7 +211,7 @@ def test_more_than_the_owner_allows_is_not_written(tmp_path: Path) -> None:
     def require(_: Task, size: int) -> None:
         raise Forbidden(f"{size}")
 
-    states = States(tmp_path)
+    states = States(DiskFiles(tmp_path))
     recollection = states.recall(task(1), work())
     recollection.state.arrays |= {"a": np.zeros(3), "b": np.zeros(2, np.int8)}
     with pytest.raises(Forbidden, match="26"):
@@ -221,7 +222,7 @@ def test_more_than_the_owner_allows_is_not_written(tmp_path: Path) -> None:
 def test_a_full_disk_does_not_end_training(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What cannot be written is remembered as long as the learner runs; a restart loses it and says so."""
     (tmp_path / "memory").write_text("in the way")
-    states = States(tmp_path / "memory" / "folder")
+    states = States(DiskFiles(tmp_path / "memory" / "folder"))
     seen = []
     for number, after in ((1, None), (2, 1), (2, 1), (3, 2), (4, 3)):
         recollection = states.recall(task(number), work(after))
@@ -241,7 +242,7 @@ def test_jobs_are_forgotten_after_a_while_or_if_there_are_too_many(
     now = 100 * DAY
 
     def one(job: str, at: float) -> None:
-        states = States(tmp_path, clock=lambda: at)
+        states = States(DiskFiles(tmp_path, clock=lambda: at))
         recollection = states.recall(task(1, job), work(job=job))
         recollection.state.memory["seen"] = job
         states.keep(task(1, job), work(job=job), recollection, allowed)

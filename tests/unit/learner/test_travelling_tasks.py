@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from hansa.common.models.frames import Layout, views
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, Refused, Unfit
@@ -175,7 +176,7 @@ def test_another_backbone_is_refused_with_both_digests(tmp_path: Path) -> None:
 
 
 def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_repeats(tmp_path: Path) -> None:
-    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(tmp_path / "personal")
+    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(DiskFiles(tmp_path / "personal"))
     one, _ = trained(trainer, ADAPTERS)
     assert "head.weight" not in one
     after_one = folder.committed(JobId("j"))
@@ -189,7 +190,7 @@ def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_rep
     (tmp_path / "again").mkdir()
     again = trainer_of(tmp_path / "again", APP)
     trained(again, ADAPTERS)
-    folder = PersonalFolder(tmp_path / "again" / "personal")
+    folder = PersonalFolder(DiskFiles(tmp_path / "again" / "personal"))
     manifest, arrays, facts = first(again, ADAPTERS)
     work = Train(
         model=ModelKey("j/v0"),
@@ -212,7 +213,7 @@ def test_personal_tensors_go_on_from_the_last_accepted_task_and_a_repetition_rep
 
 
 def test_a_head_is_trained_first_and_the_body_after_it(tmp_path: Path) -> None:
-    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(tmp_path / "personal")
+    trainer, folder = trainer_of(tmp_path, APP), PersonalFolder(DiskFiles(tmp_path / "personal"))
     _, facts = trained(trainer, PERSONAL, personal_epochs=3, epochs=1)
     assert (facts.steps, facts.n_used, facts.epochs) == (4, 80, 4.0)  # steps behind what travels
     body, head = ["adapter.weight", "adapter.bias", "norm.weight", "norm.bias"], ["head.weight", "head.bias"]
@@ -245,12 +246,12 @@ def test_an_app_of_arrays_gets_all_of_them_and_is_told_what_to_train(tmp_path: P
     update, _ = trained(trainer, travel, optimizer=OptimizerSpec(lr=0.1))
     assert set(update) == {"w2"}
     assert update["w2"].min() == 1
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     assert {name: float(array.max()) for name, array in own.arrays.items()} == {"b2": 1.0}
     again, _ = trained(trainer, travel, 2, after="j-1", optimizer=OptimizerSpec(lr=0.1))
     assert again["w2"].max() == 1  # from version 0 again
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     assert float(own.arrays["b2"][0]) == 2.0
     with pytest.raises(InvalidApp, match="a function of its own, which trains all tensors together"):
@@ -268,7 +269,7 @@ def test_all_names_of_a_parameter_travel_or_none(tmp_path: Path) -> None:
 def test_a_controller_that_asks_for_personal_tensors_does_not_get_them(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path, APP)
     trained(trainer, PERSONAL)
-    own = PersonalFolder(tmp_path / "personal").committed(JobId("j"))
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     whole, arrays, _ = first(trainer, Travel())
     work = Train(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from hansa.common.app import App, TrainingRun
 from hansa.common.data.examples import Examples
-from hansa.common.process.files import write_whole
+from hansa.common.site.files import DiskFiles
+from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.values.bounds import ASKED, EPOCHS, STEPS
 from hansa.common.values.errors import InvalidInput, Refused
@@ -49,7 +50,7 @@ class Site:
     def __init__(self, state: Path, rows: int, size: int, batches: int) -> None:
         self.state, self.size, self.batches = state, size, batches
         self.data = examples(rows)
-        self.windows = Windows(state)
+        self.windows = Windows(DiskFiles(state))
         self.number = 0
         self.after = ""  # what the controller has of us
 
@@ -96,7 +97,7 @@ class Site:
         return found
 
     def restart(self) -> None:
-        self.windows = Windows(self.state)
+        self.windows = Windows(DiskFiles(self.state))
 
 
 def flat(windows: list[list[list[int]]]) -> list[int]:
@@ -424,18 +425,20 @@ def test_tasks_are_compared_by_their_numbers_not_by_their_letters(
     assert "is that of task j1-9, but task j1-10 was committed since" in caplog.text
 
 
-def test_a_bookmark_is_on_the_disk_before_training_begins(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bookmark_is_on_the_disk_before_training_begins(tmp_path: Path) -> None:
     """A machine that loses power must not forget which examples it has sent an update of."""
     written: list[bool] = []
 
-    def note(path: Path, content: bytes, mode: int, durable: bool) -> None:
-        written.append(durable)
-        write_whole(path, content, mode, durable)
+    class Watched(MemoryFiles):
+        def folder(self, name: str) -> "Watched":
+            return Watched(self, name)
 
-    monkeypatch.setattr(module, "write_whole", note)
+        def write(self, name: str, content: bytes, durable: bool = True) -> None:
+            written.append(durable)
+            super().write(name, content, durable)
+
     site = Site(tmp_path, 23, 5, 2)
+    site.windows = Windows(Watched())
     site.take()
     assert written == [True, False]  # that it was committed, the next task says again
 
@@ -471,7 +474,7 @@ def test_jobs_that_were_not_heard_of_for_the_longest_time_are_forgotten_in_memor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT", 3)
-    files = module.JobFiles(tmp_path / "windows", Place, "the place in the data")
+    files = module.JobFiles(DiskFiles(tmp_path / "windows"), Place, "the place in the data")
     for number, name in enumerate(("j1", "j2", "j3", "j1", "j4")):
         files.put(JobId(name), Place(seed=number), durable=False)
     assert [name for name in ("j1", "j2", "j3", "j4") if JobId(name) in files] == ["j1", "j3", "j4"]

@@ -18,6 +18,7 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
+from hansa.common.site.files import DiskFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -80,7 +81,7 @@ class Federation:
     def __post_init__(self) -> None:
         self.community = {name: value.numpy().copy() for name, value in self.module.state_dict().items()}
         self.bench = Bench(spec_of(self.module), self.pool, self.community)
-        self.windows = [Windows(self.folder / f"{number}") for number in range(len(self.data))]
+        self.windows = [Windows(DiskFiles(self.folder / f"{number}")) for number in range(len(self.data))]
 
     def round(self, number: int) -> Arrays:
         updates = [self.train(site, number) for site in range(len(self.data))]

@@ -82,6 +82,7 @@ def test_candidates_that_fail_leave_or_report_nonsense_are_replaced_by_others() 
     play.fail(first)
     play.probe(second, math.nan)
     assert len(play.tasks(Train)) == 2
+    assert not {first.site, second.site} & set(play.tasks(Train))
     play.round()
     gone, rest = play.tasks(Probe).values()
     play.leave(gone.site)
@@ -90,6 +91,43 @@ def test_candidates_that_fail_leave_or_report_nonsense_are_replaced_by_others() 
     training = play.tasks(Train)
     assert rest.site in training
     assert gone.site not in training
+
+
+def test_the_history_has_the_losses_and_names_candidates_without_one() -> None:
+    play = probing(candidates=3, fraction=0.25)
+    failing, *others = play.tasks(Probe).values()
+    play.fail(failing)
+    for task in others:
+        play.probe(task, LOSSES[task.site])
+    play.round()
+    for task in play.tasks(Probe).values():
+        play.probe(task, LOSSES[task.site])
+    play.round()
+    first, second = (version.diagnostics["sample"] for version in play.machine.state.history[1:])
+    assert first["losses"] == {task.site: LOSSES[task.site] for task in others}
+    assert first["warning"] == f"power-of-choice: no loss was reported by {failing.site}"
+    assert second.keys() == {"losses"}
+
+
+def test_a_candidate_that_has_failed_trains_only_if_there_is_nobody_else() -> None:
+    sampler, state = PowerOfChoice(candidates=100, fraction=1.0), Losses()
+    sites = sampler.to_probe(state, view())
+    sampler.probed(state, sites[0], 0.1)
+    assert list(sampler.choose(state, view())) == list(sites)
+    assert set(sampler.choose(state, view(), exclude=frozenset(sites[:1]))) == set(sites[1:])
+
+
+def test_others_are_drawn_by_chance_of_their_own() -> None:
+    """With the numbers that drew the candidates, the site after a silent one would nearly always be drawn."""
+    sampler, distances = PowerOfChoice(candidates=1, fraction=0.01), Counter[int]()
+    alike = replace(view(), examples=dict.fromkeys(view().sites, 10))
+    for number in range(2000):
+        state, at = Losses(), replace(alike, round=number)
+        (silent,) = sampler.to_probe(state, at)
+        (site,) = sampler.choose(state, at)
+        distances[at.sites.index(site) - at.sites.index(silent)] += 1
+    assert distances[0] == 0
+    assert distances[1] == pytest.approx(distances[-1], rel=0.2)
 
 
 def test_a_candidate_that_hangs_holds_up_no_round_for_ever() -> None:

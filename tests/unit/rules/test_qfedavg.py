@@ -9,7 +9,9 @@ import pytest
 from hansa.common.methods.starting_loss import STARTING_LOSS
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.ids import update_key
+from hansa.common.values.results import Anatomy
 from hansa.controller.engine.orders import Examine
+from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rulebook.compose import compose
 from tests.unit.engine.computed import Arrays, Computed, bits
 from tests.unit.engine.play import job_spec
@@ -116,6 +118,36 @@ def test_only_parameters_make_up_how_far_an_update_has_moved_and_statistics_are_
         after = answer(play, updates)
         np.testing.assert_allclose(after[WEIGHT], by_the_book(x, updates, 1), rtol=1e-6, atol=1e-6)
         np.testing.assert_array_equal(after[MEAN], np.full_like(x[MEAN], 5e5))
+
+
+@pytest.mark.parametrize("travels", [("first", "second"), ("second",)])
+def test_a_parameter_that_has_two_names_has_moved_only_once(travels: tuple[str, ...]) -> None:
+    spec = spec_of(dict.fromkeys((*travels, WEIGHT), ("float32", (3, 4))))
+    with Computed(spec, **fair(1)) as play:
+        play.outline = outline_of(spec, Anatomy(ties=(("first", "second"),)))
+        x = play.begin("a", "b")
+        updates = {"a": (near(x, 1), 1.0), "b": (near(x, 2), 1.0)}
+        answer(play, updates)
+        moved = [
+            y[name].astype(np.float64) - x[name] for y, _ in updates.values() for name in (travels[0], WEIGHT)
+        ]
+        wanted = 2 / (2 + np.square(moved).sum() / LR)
+        assert play.machine.state.history[-1].prepared == pytest.approx(wanted, rel=1e-6)
+
+
+def test_operators_are_told_once_that_steps_are_short() -> None:
+    with Computed(**fair(1)) as play:
+        x = play.begin("a", "b")
+        for distance in (0.001, 10.0, 10.0):
+            x = answer(play, {site: (near(x, i, distance), 1.0) for i, site in enumerate("ab")})
+        history = play.machine.state.history
+        assert [bool(version.diagnostics) for version in history] == [False, False, True, False]
+        step = f"{100 * float(str(history[2].prepared)):.2g}"
+        warning = (
+            f"q-fedavg: with q = 1, the model goes only {step} % of the way to the mean; use a smaller q"
+        )
+        assert warning in str(history[2].diagnostics["server"]["warning"])
+        assert play.again().memories == play.machine.memories
 
 
 @pytest.mark.parametrize("far", [1e30, 1e200, 1.7e308])

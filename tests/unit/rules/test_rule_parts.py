@@ -407,6 +407,7 @@ def test_the_line_of_a_refused_part_is_named(tmp_path: Path) -> None:
             "there is no rule 'dvw' (did you mean 'sync-dvw' or 'async-dvw' or 'async-dvw-adaptive'?)",
         ),
         ("rule=zzz", "there is no rule 'zzz'; see `hansa rules list`"),
+        ("rule=power-of-choice", "no rule 'power-of-choice'; write sample: {kind: power-of-choice}, with"),
         (
             "train.optimizer=adam",
             "train.optimizer: should be a section of keys and values, such as {kind: adam}",
@@ -434,6 +435,14 @@ def test_wrong_parameters_are_named(tmp_path: Path, change: str, message: str) -
     with pytest.raises(InvalidJob) as caught:
         compose(load_job(tmp_path / "job.yaml", [change]))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["scaffold", "ditto", "fedrep"])
+@pytest.mark.parametrize("mu", [0, 0.1])
+def test_a_proximal_term_does_not_silently_replace_what_makes_up_a_rule(rule: str, mu: float) -> None:
+    with pytest.raises(InvalidJob, match=f"train.proximal: .* without which there is no {rule}; leave"):
+        compose(job_spec(rule=rule, train={"proximal": mu}))
+    assert compose(job_spec(rule=rule, local={"kind": "proximal", "mu": mu})).local.kind == "proximal"
 
 
 def test_with_an_unknown_rule_the_faults_of_its_parts_are_reported_as_well(tmp_path: Path) -> None:

@@ -165,7 +165,13 @@ JOBS = st.fixed_dictionaries(
         "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3, "together": 2}]).map(
             lambda sites: {"wait": 20.0, **sites}
         ),
-        "sample": st.sampled_from([{"kind": "all"}, {"kind": "uniform", "fraction": 0.5}]),
+        "sample": st.sampled_from(
+            [
+                {"kind": "all"},
+                {"kind": "uniform", "fraction": 0.5},
+                {"kind": "power-of-choice", "candidates": 2, "fraction": 0.5},
+            ]
+        ),
     }
 )
 

@@ -9,6 +9,7 @@ import pytest
 
 from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
+from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PENDING, PersonalFolder
 from hansa.common.values.errors import InvalidInput, StoreFailed
 from hansa.common.values.ids import JobId
@@ -36,7 +37,7 @@ def value(folder: PersonalFolder) -> float | None:
 
 
 def test_a_receipt_commits_what_a_task_has_left(tmp_path: Path) -> None:
-    folder, evaluators = PersonalFolder(tmp_path / "own"), PersonalFolder(tmp_path / "own")
+    folder, evaluators = (PersonalFolder(DiskFiles(tmp_path / "own")) for _ in range(2))
     assert folder.begin(task(1), "") is None
     trained(folder, 1, 1.0)
     assert value(evaluators) is None
@@ -47,7 +48,7 @@ def test_a_receipt_commits_what_a_task_has_left(tmp_path: Path) -> None:
 
 
 def test_a_lost_receipt_is_made_up_for_by_the_next_task(tmp_path: Path) -> None:
-    folder = PersonalFolder(tmp_path)
+    folder = PersonalFolder(DiskFiles(tmp_path))
     trained(folder, 1, 1.0)
     started = folder.begin(task(2), after="j1-1")
     assert started is not None
@@ -57,7 +58,7 @@ def test_a_lost_receipt_is_made_up_for_by_the_next_task(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("again", [2, 3])
 def test_what_was_not_accepted_is_dropped(tmp_path: Path, again: int) -> None:
-    folder = PersonalFolder(tmp_path)
+    folder = PersonalFolder(DiskFiles(tmp_path))
     trained(folder, 1, 1.0)
     folder.commit(task(1))
     trained(folder, 2, 2.0)  # and the learner is killed before its update is accepted
@@ -70,7 +71,7 @@ def test_what_was_not_accepted_is_dropped(tmp_path: Path, again: int) -> None:
 
 
 def test_a_task_that_is_delivered_again_after_its_receipt_changes_nothing(tmp_path: Path) -> None:
-    folder = PersonalFolder(tmp_path)
+    folder = PersonalFolder(DiskFiles(tmp_path))
     trained(folder, 1, 1.0)
     folder.commit(task(1))
     folder.begin(task(1), after="")
@@ -82,14 +83,14 @@ def test_a_task_that_is_delivered_again_after_its_receipt_changes_nothing(tmp_pa
 
 
 def test_a_commit_of_another_task_does_nothing(tmp_path: Path) -> None:
-    folder = PersonalFolder(tmp_path)
+    folder = PersonalFolder(DiskFiles(tmp_path))
     trained(folder, 1, 1.0)
     folder.commit(task(7))
     assert value(folder) is None
 
 
 def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = PersonalFolder(tmp_path)
+    folder = PersonalFolder(DiskFiles(tmp_path))
     with caplog.at_level(logging.WARNING):
         assert folder.begin(task(3), after="j1-2") is None
     assert "own tensors after task j1-2 are lost; they start anew" in caplog.text
@@ -99,7 +100,7 @@ def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         folder.begin(task(3), after="j1-2")
     assert "training goes on from those after task j1-1" in caplog.text
-    folder.path(JOB).write_bytes(b"nonsense")
+    (tmp_path / "j1.safetensors").write_bytes(b"nonsense")
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         assert folder.committed(JOB) is None
@@ -107,23 +108,26 @@ def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_files_are_for_their_owner_only_and_can_be_read_as_models(tmp_path: Path) -> None:
-    folder = PersonalFolder(tmp_path / "own")
+    folder = PersonalFolder(DiskFiles(tmp_path / "own"))
     trained(folder, 1, 1.0)
-    pending = folder.path(JOB, PENDING)
+    pending = tmp_path / "own" / PENDING / "j1.safetensors"
     assert (pending.stat().st_mode & 0o777, pending.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     folder.commit(task(1))
-    assert folder.path(JOB).stat().st_mode & 0o777 == 0o600
-    manifest, _ = load_checkpoint(folder.path(JOB))
+    path = tmp_path / "own" / "j1.safetensors"
+    assert path.stat().st_mode & 0o777 == 0o600
+    manifest, payload = load_checkpoint(path)
     assert manifest.spec == SPEC
+    own_manifest, own_payload = folder.model(JOB)
+    assert (own_manifest, own_payload.tobytes()) == (manifest, payload.tobytes())
     assert folder.jobs() == ["j1"]
 
 
 def test_a_folder_that_cannot_be_written_fails_the_task(tmp_path: Path) -> None:
     (tmp_path / "own").write_text("a file")
     with pytest.raises(StoreFailed, match="--personal names another folder"):
-        trained(PersonalFolder(tmp_path / "own"), 1, 1.0)
+        trained(PersonalFolder(DiskFiles(tmp_path / "own")), 1, 1.0)
 
 
 def test_a_job_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="is not a job id"):
-        PersonalFolder(tmp_path).committed(JobId("../j1"))
+        PersonalFolder(DiskFiles(tmp_path)).committed(JobId("../j1"))

@@ -1,0 +1,80 @@
+"""`hansa simulate`: a job with virtual sites, in virtual time."""
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from hansa.common.job.file import load_job
+from hansa.common.run.site_data import located
+from hansa.common.torch.threads import wait_without_spinning
+from hansa.common.ui.job_documents import exit_code, outcome
+from hansa.common.ui.options import print_json
+from hansa.common.values.bounds import SITES
+from hansa.common.values.errors import InvalidJob, Taken
+
+INTERRUPTED = 130  # the exit code, whichever signal it was
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--sites", type=click.IntRange(1, SITES), help="How many sites (default: the job file's data.sites)."
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="Worker processes; 0: this process does everything. The results are the same.",
+)
+@click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
+)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where results go (default: a new folder below .hansa/simulations).",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object at the end instead of the live view and summary.",
+)
+def simulate(
+    file: Path,
+    sites: int | None,
+    workers: int,
+    changes: tuple[str, ...],
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Run a job with virtual sites: the same engine, rules and training, without processes and network.
+
+    Time is virtual: the simulate: section of the job file says how fast sites and their connections are.
+    Rules with rounds give the same models as a federation with the same job and data, bit for bit. The
+    results are in a folder that is printed at the end, as after `hansa run`. Ctrl-C ends the job and keeps
+    its results so far.
+    """
+    spec = load_job(file, changes, here=True)
+    if spec.data is None:
+        raise InvalidJob(
+            f"{file}: data: is required by `hansa simulate`; it names the sites' data,"
+            " such as data: {source: digits}"
+        )
+    stamp = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    folder = (out or Path(".hansa/simulations") / stamp).absolute()
+    if folder.exists() and any(folder.iterdir()):
+        raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
+    wait_without_spinning()
+    from hansa.simulation.run import Options
+    from hansa.simulation.show import (
+        run_and_show,  # PyTorch takes a second to load, and help does not need it
+    )
+
+    view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, Options(workers=workers))
+    if as_json:
+        print_json(outcome(view))
+    raise SystemExit(INTERRUPTED if interrupted else exit_code(view))

@@ -1,0 +1,153 @@
+"""How `hansa simulate` shows a simulation: live while it runs, and with a summary at the end."""
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import click
+
+from hansa.common.job.spec import JobSpec
+from hansa.common.run.folder import MODEL, REPORT, RESOLVED
+from hansa.common.run.summary import quality
+from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
+from hansa.common.ui.live import show_live
+from hansa.common.ui.options import amount
+from hansa.common.values.views import JobView
+from hansa.common.values.words import counted
+from hansa.simulation.prepare import prepare
+from hansa.simulation.run import SHOWN, USUAL, Options, Simulation
+
+PAUSE = 0.1  # seconds between two pictures of the live view
+
+
+class Viewer:
+    """Passes views of a simulation, which runs on a thread, to the live view on the event loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._views: asyncio.Queue[JobView | None] = asyncio.Queue()
+        self._shown, self._since = 0.0, 0
+        self.simulation: Simulation | None = None
+        self.stop = False
+
+    def changed(self) -> None:
+        """Send a view, if the last one is old enough; on the simulation's thread."""
+        if self.stop and self.simulation is not None:
+            self.simulation.driver.cancel()
+        now = time.monotonic()
+        if self.simulation is not None and now - self._shown >= PAUSE:
+            self._shown = now
+            self._send()
+
+    def finish(self) -> None:
+        """Send the last view."""
+        self._send()
+        self._loop.call_soon_threadsafe(self._views.put_nowait, None)
+
+    def _send(self) -> None:
+        assert self.simulation is not None
+        view = self.simulation.view(self._since)
+        if len(view.sites) > SHOWN:
+            view = view.model_copy(update={"sites": ()})
+        self._since = max((e.version for e in view.history if e.evaluated), default=self._since)
+        self._loop.call_soon_threadsafe(self._views.put_nowait, view)
+
+    async def views(self) -> AsyncIterator[JobView]:
+        """Yield views until the simulation has ended."""
+        while (view := await self._views.get()) is not None:
+            yield view
+
+
+def run_and_show(
+    spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options = USUAL
+) -> tuple[JobView, bool]:
+    """Simulate a job and keep its results; return its last view, and whether somebody ended it early."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return asyncio.run(_run_and_show(spec, folder, sites, quiet, options))
+
+
+async def _run_and_show(
+    spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options
+) -> tuple[JobView, bool]:
+    begun = time.monotonic()
+    viewer, loop = Viewer(), asyncio.get_running_loop()
+
+    def work() -> Simulation:
+        simulation = Simulation(prepare(spec, sites, folder), folder, options, viewer.changed)
+        viewer.simulation = simulation
+        if not quiet:
+            _introduce(simulation)
+        try:
+            simulation.run()
+        finally:
+            viewer.finish()
+        return simulation
+
+    with _signals(viewer):
+        working = loop.run_in_executor(None, work)
+        showing = asyncio.create_task(show_live(viewer.views(), quiet, tell_failure=False))
+        await asyncio.wait((working, showing), return_when=asyncio.FIRST_COMPLETED)
+        if working.done() and working.exception():
+            showing.cancel()
+        simulation = await working
+        await showing
+    view = simulation.keep_results(time.monotonic() - begun, str(options.workers))
+    if not quiet:
+        warn(view)
+        _print_summary(view, folder, simulation, time.monotonic() - begun)
+        warn_of_shortfalls(view)
+    return view, viewer.stop and view.status != "completed"
+
+
+@contextlib.contextmanager
+def _signals(viewer: Viewer) -> Iterator[None]:
+    """Cancel the job at the first signal; the second ends the process at once."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if viewer.stop:
+            os._exit(130)
+        viewer.stop = True
+        click.echo("\nstopping: the job ends with its last model; Ctrl-C again ends at once", err=True)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def _introduce(simulation: Simulation) -> None:
+    settings = simulation.settings
+    click.echo(
+        f"simulating {counted(len(simulation.driver.sites), 'site')}: a step takes"
+        f" {settings.step_seconds:g} s, a transfer {settings.latency:g} s + bytes /"
+        f" ({amount(int(settings.bandwidth.down))}/s down, {amount(int(settings.bandwidth.up))}/s up)"
+    )
+
+
+def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: float) -> None:
+    where = shlex.quote(os.path.relpath(folder))
+    click.echo()
+    if view.status != "completed":
+        how = "failed" if view.status == "failed" else "did not complete"
+        click.echo(f"The simulation {how}: {view.reason}", err=True)
+        click.echo(f"What exists of it is in {where}", err=True)
+        return
+    updates = sum(len(entry.updates) for entry in view.history)
+    click.echo(
+        f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
+        f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
+    )
+    click.echo(f"  result   {quality(view, 'test' if simulation.tests else 'validation')}")
+    click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
+    click.echo(f"  model    {where}/{MODEL}")
+    click.echo(f"  report   {where}/{REPORT}")
+    click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
