@@ -52,7 +52,7 @@ def measure(row: Row, seed: int, code: str) -> dict[str, Any]:
         "at": stamp,
         "load": loads,
     }
-    figures = asdict(outcome(report, row.slow, row.within))
+    figures = asdict(outcome(report, row.slow, row.within, row.personal))
     return known | figures | {"site_losses": site_losses(report)}
 
 

@@ -1,5 +1,6 @@
 """What an accuracy table says: its rows, and how a parameter of each row is chosen."""
 
+import ast
 import json
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,7 @@ from blake3 import blake3
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = {"title", "budget", "seeds", "job", "set", "slow", "within", "rows", "tune"}
+ROW = {"job", "set", "slow", "personal"}
 TUNE = {"seed", "key", "values", "set"}
 
 
@@ -23,13 +25,49 @@ class Row:
     changes: Mapping[str, object]
     slow: Mapping[str, float]
     within: float | None  # virtual time that counts
+    personal: bool  # whether the accuracy is that of the sites' own models, as Ditto has them
 
     def definition(self, seed: int) -> str:
-        """Return a digest of everything that decides what a run computes, except the code."""
-        app = str(self.changes.get("app") or yaml.safe_load(self.job.read_text())["app"]).rpartition(":")[0]
-        files = [path.read_text() for path in (self.job, ROOT / app) if path.is_file()]
-        parts = json.dumps([files, self.changes, self.slow, self.within, seed], sort_keys=True)
-        return blake3(parts.encode()).hexdigest()[:16]
+        """Return a digest of everything that decides a run's figures, except Hansa's code.
+
+        Comments do not count, nor do other apps in the same file.
+        """
+        job = yaml.safe_load(self.job.read_text())
+        path, _, name = str(self.changes.get("app") or job["app"]).rpartition(":")
+        source = ROOT / path
+        app = essence(source.read_text(), name) if source.is_file() else path
+        parts = [job, app, self.changes, self.slow, self.within, self.personal, seed]
+        return blake3(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def essence(source: str, name: str) -> list[str]:
+    """Return the statements of a module that a name depends on, without comments and docstrings."""
+    statements = {statement: _names(statement) for statement in ast.parse(source).body}
+    wanted, size = {name}, 0
+    while len(wanted) > size:
+        size = len(wanted)
+        for bound, used in statements.values():
+            wanted |= used if bound & wanted else set()
+    return [ast.unparse(_bare(each)) for each, (bound, _) in statements.items() if bound & wanted]
+
+
+def _names(statement: ast.stmt) -> tuple[set[str], set[str]]:
+    """Return the names that a statement at the top of a module binds, and those that it uses."""
+    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    used = {name.id for name in names if isinstance(name.ctx, ast.Load)}
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return {statement.name}, used
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return {(each.asname or each.name).partition(".")[0] for each in statement.names}, used
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}, used
+
+
+def _bare(statement: ast.stmt) -> ast.stmt:
+    """Take the docstrings out of a statement."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return statement
 
 
 @dataclass(frozen=True)
@@ -74,10 +112,11 @@ def read_table(path: Path) -> Table:
     rows = []
     for name, own in document["rows"].items():
         row = own or {}
-        _require(row, {"job", "set", "slow"}, f"{path}: rows.{name}.", "a row has")
+        _require(row, ROW, f"{path}: rows.{name}.", "a row has")
         changes = {**document.get("set", {}), **row.get("set", {})}
         job, slow = row.get("job", document.get("job", "")), row.get("slow", document.get("slow", {}))
-        rows.append(Row(name, ROOT / job, changes, slow, document.get("within")))
+        personal = bool(row.get("personal", False))
+        rows.append(Row(name, ROOT / job, changes, slow, document.get("within"), personal))
     tune = document.get("tune")
     if tune:
         _require(tune, TUNE, f"{path}: tune.", "it has")

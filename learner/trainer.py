@@ -29,6 +29,7 @@ from hansa.common.values.tasks import Probe, Survey, Task, Train
 from hansa.learner.jobs import JobStock, Parts
 from hansa.learner.memory import finished, own_model, states
 from hansa.learner.memory.commits import commit
+from hansa.learner.memory.fingerprint import fingerprint
 from hansa.learner.memory.finished import FinishedUpdates, Update
 from hansa.learner.memory.secret import Secret, read_key
 from hansa.learner.memory.states import States
@@ -142,8 +143,8 @@ class Trainer:
 
         An update with secret randomness that is finished already is returned as it is.
         """
-        update = self._finished.of(task)
-        if update is not None:
+        mark = fingerprint(task, base)
+        if (update := self._finished.of(task, mark)) is not None:
             return update
         asked = asked_of(app, work)
         beside = apart(arrays, base.spec, [each.name for each in work.auxiliary if each.down])
@@ -166,7 +167,7 @@ class Trainer:
         payload = allocate(layout, self._buffers.take(layout.size))
         everything = views(layout, payload)
         places = {name: everything[name] for name in spec.names}
-        secret = Secret(lambda: read_key(self.options.files), task)
+        secret = Secret(lambda: read_key(self.options.files), mark)
         network: Any = self.jobs.network(app, task) if app.train is None else None
         run = self._run(app, task, work, arrays, beside, network, places, drag, secret)
         if app.train is not None:
@@ -194,7 +195,7 @@ class Trainer:
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
-            self._finished.keep(task, update)
+            self._finished.keep(task, mark, update)
         return update
 
     def _remember(self, run: LocalRun, spec: ModelSpec) -> None:

@@ -1044,17 +1044,20 @@ class Receipt(google.protobuf.message.Message):
     SEQUENCE_FIELD_NUMBER: builtins.int
     PREVIOUS_FIELD_NUMBER: builtins.int
     HASH_FIELD_NUMBER: builtins.int
+    DECODED_FIELD_NUMBER: builtins.int
     job: builtins.str
     task: builtins.str
     site: builtins.str
     digest: builtins.bytes
-    """of the update"""
+    """of the update as it was sent"""
     sequence: builtins.int
     """of the commit in the job's journal"""
     previous: builtins.bytes
     """hash of the previous receipt in the job's chain"""
     hash: builtins.bytes
     """of this receipt"""
+    decoded: builtins.bytes
+    """digest of what the update was decoded to, if it was sent in an encoding"""
     def __init__(
         self,
         *,
@@ -1065,8 +1068,9 @@ class Receipt(google.protobuf.message.Message):
         sequence: builtins.int = ...,
         previous: builtins.bytes = ...,
         hash: builtins.bytes = ...,
+        decoded: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["digest", b"digest", "hash", b"hash", "job", b"job", "previous", b"previous", "sequence", b"sequence", "site", b"site", "task", b"task"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["decoded", b"decoded", "digest", b"digest", "hash", b"hash", "job", b"job", "previous", b"previous", "sequence", b"sequence", "site", b"site", "task", b"task"]) -> None: ...
 
 global___Receipt = Receipt
 

@@ -69,12 +69,14 @@ def simulate(
     if folder.exists() and any(folder.iterdir()):
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     wait_without_spinning()
+    # PyTorch takes a second to load, and help does not need it.
+    from hansa.common.ui.layers import require_fitting_layers
     from hansa.simulation.run import Options
-    from hansa.simulation.show import (
-        run_and_show,  # PyTorch takes a second to load, and help does not need it
-    )
+    from hansa.simulation.show import run_and_show
 
-    view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, Options(workers=workers))
+    require_fitting_layers(spec, file)
+    options = Options(workers=workers)
+    view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, options)
     if as_json:
         print_json(outcome(view))
     raise SystemExit(INTERRUPTED if interrupted else exit_code(view))

@@ -294,6 +294,7 @@ class Driver:
             facts=facts,
             digest=manifest.digest.hex(),
             decoded=decoded,
+            bytes_up=update.nbytes,
             tensors=len(manifest.digests),
             outline=outline,
             averaged=manifest.spec.is_averaged,

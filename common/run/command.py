@@ -69,12 +69,15 @@ def run(
     the end: model.safetensors, report.json, and job.resolved.yaml, the job with every default filled in.
     Ctrl-C cancels the job and keeps its results so far; a second Ctrl-C ends everything at once.
     """
+    from hansa.common.ui.layers import require_fitting_layers  # slow to load, and not needed to print help
+
     spec = load_job(file, changes, here=True)
     if spec.data is None:
         raise InvalidJob(
             f"{file}: data: is required by `hansa run`; it names the sites' data,"
             " such as data: {source: digits}"
         )
+    require_fitting_layers(spec, file)
     factors = _factors(slowed)
     name = central_name(spec) if central else spec.name
     folder = (
@@ -96,7 +99,7 @@ def run(
     if as_json:
         print_json(outcome(view))
     else:
-        print_summary(view, folder, file, spec.data, data.split)
+        print_summary(view, folder, file, spec, data.split)
         warn_of_shortfalls(view)
     if federation.interrupted and view.status != "completed":  # it may just have ended by itself
         print_what_is_left(view, folder)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hansa.common.job.spec import DataSpec
+from hansa.common.job.rulebook import travel_of
+from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
 from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.ui.options import amount
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 OWN_METRICS = 3  # metrics of an app's own in the summary; the report has all
 
 
-def print_summary(view: JobView, folder: Path, file: Path, data: DataSpec, split: "Split") -> None:
+def print_summary(view: JobView, folder: Path, file: Path, spec: JobSpec, split: "Split") -> None:
     """Print how a job ended, and the commands that an operator may want next."""
+    assert spec.data is not None
     where = shlex.quote(os.path.relpath(folder))
     click.echo()
     if view.status != "completed":
@@ -43,20 +45,33 @@ def print_summary(view: JobView, folder: Path, file: Path, data: DataSpec, split
         f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back;"
         " no data left a site"
     )
-    click.echo(f"  model    {where}/{MODEL}")
+    part = "" if travel_of(spec).whole else ", with the tensors that travel"
+    click.echo(f"  model    {where}/{MODEL}{part}")
     click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
     click.echo()
     click.echo("Next:")
     here = "" if shutil.which("hansa") else os.path.relpath(Path(sys.executable).parent) + "/"
-    predict = file.parent / "predict.py"
-    if predict.exists():
-        click.echo(f"  {here}python {shlex.quote(os.path.relpath(predict))} {where}/{MODEL}")
-    else:
-        click.echo(f"  load {where}/{MODEL} with safetensors.torch.load_file")
-    words = "--sites 10 --set seed=1" if suits_ten_sites(data) else "--set seed=1"
+    click.echo(f"  {_use_of_model(view, where, file, spec, here)}")
+    words = "--sites 10 --set seed=1" if suits_ten_sites(spec.data) else "--set seed=1"
     click.echo(f"  {here}hansa run {shlex.quote(str(file))} {words}     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')
+
+
+def _use_of_model(view: JobView, where: str, file: Path, spec: JobSpec, here: str) -> str:
+    """Return how to use the model, or that of the first site that has tensors or a model of its own."""
+    own = next((sorted(entry.personal, key=in_order) for entry in view.history[::-1] if entry.personal), [])
+    whole, predict = travel_of(spec).whole, file.parent / "predict.py"
+    if own:
+        command = f"{here}hansa learner model {view.job} --site {own[0]} --state {where}/{own[0]}"
+        rest = "" if whole else f" --community {where}/{MODEL}"
+        return f"{command} -o {own[0]}.safetensors{rest}     the model of a site"
+    if not whole:
+        into = f"the app's model, built after torch.manual_seed({spec.seed})"
+        return f"load {where}/{MODEL} with load_state_dict(…, strict=False) into {into}"
+    if predict.exists():
+        return f"{here}python {shlex.quote(os.path.relpath(predict))} {where}/{MODEL}"
+    return f"load {where}/{MODEL} with safetensors.torch.load_file"
 
 
 def print_what_is_left(view: JobView, folder: Path) -> None:

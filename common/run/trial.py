@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hansa.common.values.errors import HansaError
+from hansa.common.values.results import OWN
 from hansa.common.values.words import in_order
 
 Report = dict[str, Any]  # the contents of report.json
@@ -60,21 +61,28 @@ class Outcome:
     curve: tuple[tuple[int, float, float], ...]  # version, seconds, accuracy
 
 
-def outcome(report: Report, slow: Mapping[str, float] | None = None, within: float | None = None) -> Outcome:
-    """Summarise a report, or only the part of it `within` some virtual time."""
+def outcome(
+    report: Report,
+    slow: Mapping[str, float] | None = None,
+    within: float | None = None,
+    personal: bool = False,
+) -> Outcome:
+    """Summarise a report, or only the part of it `within` some virtual time.
+
+    Accuracy and loss are those of the versions or, if they are to be `personal`, of the sites' own models.
+    """
     start = report["history"][0]["seconds"] if report["history"] else 0.0
     times = virtual_times(report, slow or {})
     history = [e for e, at in zip(report["history"], times, strict=True) if within is None or at <= within]
-    measured = [
-        entry for entry in history if entry["covered"] and entry["metrics"].get("accuracy") is not None
-    ]
-    curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"]["accuracy"]) for e in measured)
+    accuracy, loss = (name + OWN * personal for name in ("accuracy", "loss"))
+    measured = [entry for entry in history if entry["covered"] and entry["metrics"].get(accuracy) is not None]
+    curve = tuple((e["version"], round(e["seconds"] - start, 1), e["metrics"][accuracy]) for e in measured)
     trainings = [training for entry in history for hop in _trainings(entry) for training in hop]
     merged = [training.site for training in trainings]
     return Outcome(
         accuracy=curve[-1][-1] if curve else None,
-        best=max((accuracy for *_, accuracy in curve), default=None),
-        loss=measured[-1]["metrics"]["loss"] if measured else None,
+        best=max((share for *_, share in curve), default=None),
+        loss=measured[-1]["metrics"][loss] if measured else None,
         rounds=max(len(history) - 1, 0),
         updates=len(merged),
         updates_by_site={site: merged.count(site) for site in sorted(set(merged), key=in_order)},

@@ -44,7 +44,13 @@ def own_tensors(resident: Resident, personal: Personal | None) -> dict[str, np.n
     controller that says something else about the same job must not get them.
     """
     known = personal.arrays if personal else {}
-    return {name: known.get(name, first) for name, first in resident.initial.items()}
+    tensors = {name: known.get(name, first) for name, first in resident.initial.items()}
+    for name, first in resident.initial.items():
+        if tensors[name].shape != first.shape:
+            lost = f"{list(tensors[name].shape)}, not {list(first.shape)} as in the app's model"
+            log.warning("the site's own tensor %s has the shape %s; it starts anew", name, lost)
+            tensors[name] = first
+    return tensors
 
 
 class PersonalFolder:

@@ -72,8 +72,10 @@ def conclude(ended: JobView, as_json: bool, known: Sequence[str] = ()) -> None:
 def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
     """Submit a job file."""
     from hansa.common.job.file import load_job
+    from hansa.common.ui.layers import require_fitting_layers
 
     spec = load_job(file, changes)
+    require_fitting_layers(spec, file)
     view = ask(controller, lambda client: client.submit(spec))
     warn(view)
     if not wait:

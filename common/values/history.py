@@ -76,6 +76,7 @@ class Update(Value):
     used: int = 0  # examples that the training of this update went through
     steps: int = 0  # of the optimizer
     seconds: float = 0.0  # of training
+    bytes_up: int = 0  # of the update as it was sent, however often parts of it had to be sent again
     loss: Number = None  # while training
     staleness: tuple[int, int] = (0, 0)  # in versions and in optimizer steps (metis-dvw §5)
     metrics: dict[str, Number] = Field(default_factory=dict)  # of the learner's plugins
@@ -110,6 +111,7 @@ class Version(Findings, Account):
     distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
     covered: bool = False  # the metrics cover enough examples to count (`evaluate.min_coverage`)
     hops: list[Hop] = Field(default_factory=list)  # of its round, if models travelled from site to site
+    # Of models transferred since the version before, with what was sent again or in vain.
     bytes_up: int = 0
     bytes_down: int = 0
 

@@ -23,7 +23,8 @@ class Receipt(Value):
     version: int = 0  # of the community model; 0 for an update
     # Weights of the updates that this version adds
     contributions: Mapping[TaskId, float] = Field(default_factory=dict)
-    digest: str  # of the update or of the community model
+    digest: str  # of the update as it was sent, or of the community model
+    decoded: str = ""  # of what the update was decoded to, if it was sent in an encoding
     # Digests of the state that the server update carries on, if any
     moments: Mapping[str, str] = Field(default_factory=dict)
     previous: str  # hash of the previous receipt
@@ -31,5 +32,6 @@ class Receipt(Value):
 
     def sealed(self) -> "Receipt":
         """Return the receipt with its hash."""
-        text = self.model_dump_json(exclude={"hash"} if self.moments else {"hash", "moments"})
+        unused = {name for name in ("decoded", "moments") if not getattr(self, name)}
+        text = self.model_dump_json(exclude={"hash", *unused})
         return self.model_copy(update={"hash": blake3(text.encode()).hexdigest()})

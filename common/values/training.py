@@ -116,6 +116,11 @@ class Travel(Value):
         """Whether the whole model travels."""
         return self.kind == "all"
 
+    @property
+    def leaves_own(self) -> bool:
+        """Whether some tensors are each site's own."""
+        return self.kind == "personal" or bool(self.personal)
+
 
 class LocalPluginSpec(Value):
     """A learner's plugin by name; its arguments are JSON."""

@@ -77,6 +77,7 @@ class UpdateArrived(_Event):
     facts: UpdateFacts
     digest: str  # of what was sent
     decoded: str = ""  # of what is stored, if the update was sent in an encoding
+    bytes_up: int = 0  # as it was sent
     tensors: int
     outline: Outline | None = None  # of version 0, if the rule needs it
     averaged: bool = True  # version 0 has parameters that are averaged

@@ -12,7 +12,7 @@ The engine's modules, each on top of those above it:
     index/      indices over the state: connected sites, open tasks, retention of models
     job         the state with its rule, and the basic steps that every phase uses
     versions    updates and versions, and the models that are kept because of them
-    accounts/   coverage of evaluations, participation of sites, the apps that sites have loaded
+    accounts/   coverage of evaluations, participation of sites, their apps, what evaluators lack
     merging/
         examinations        what parts of the rule find in updates before a merge is weighed
         weights             what contributions are worth
@@ -48,7 +48,7 @@ from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
 from hansa.controller.engine import events as ev
 from hansa.controller.engine import snapshots, versions
-from hansa.controller.engine.accounts import apps
+from hansa.controller.engine.accounts import apps, personal
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.handlers import (
     endings,
@@ -168,7 +168,7 @@ class Machine:
     @property
     def warnings(self) -> list[str]:
         """What operators should know about the sites' apps and data, and about the first model."""
-        return [*apps.warnings(self._job), *self.state.remarks]
+        return [*apps.warnings(self._job), *personal.warnings(self._job), *self.state.remarks]
 
     def moments(self, version: int) -> dict[str, ModelKey]:
         """Return the moments that the server update carried on from a version, if they are still kept."""

@@ -100,6 +100,8 @@ class JobState(BaseModel):
     backbone: str = ""  # the digest of what stays at the sites and is the same everywhere
     # What operators should know about the first model.
     remarks: list[str] = []
+    # Sites whose evaluators lack what their learners keep at the site (personal-models §2).
+    unshared: set[SiteName] = set()
     round: int = 0
     round_sites: int = 0  # that could take part when the round began
     steps: int = 0

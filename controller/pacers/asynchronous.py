@@ -85,7 +85,10 @@ class Async(Pacer[AsyncState]):
         return problems
 
     def warnings(self, spec: JobSpec, rule: Composition) -> list[Problem]:
-        """Warn of parts that do little with one update at a time."""
+        """Warn of a buffer that never fills, and of parts that do little with one update at a time."""
+        if self.buffer > self.updates:
+            few = f"{self.updates} updates never fill it, so there is a single merge"
+            return [(("pace", "buffer"), f"{few}; a smaller buffer makes several models")]
         if rule.merge.remembers or self.buffer > 1:
             return []
         problems: list[Problem] = []

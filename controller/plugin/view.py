@@ -22,6 +22,7 @@ class Contribution(Value):
     model: ModelKey
     digest: str  # of the update as it is stored
     facts: UpdateFacts
+    bytes_up: int = 0  # as it was sent
     # The following are known only when it is weighed.
     # Other sites' evaluations, if the weigher asked for them
     reports: Mapping[SiteName, Evaluation] = Field(default_factory=dict)

@@ -199,6 +199,7 @@ class Intake:
             facts=_facts(upload),
             digest=upload.manifest.digest.hex(),
             decoded=decoded,
+            bytes_up=upload.check.sealer.layout.size,
             tensors=len(upload.manifest.digests),
             outline=_outline(runner, upload),
             averaged=upload.manifest.spec.is_averaged,

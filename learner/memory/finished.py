@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 FOLDER = "finished"  # in the state directory
 END = ".safetensors"
 KEPT = 16  # jobs; a job may end before its last update is handed in, and learners are not told
-TASK, FACTS = "hansa.task", "hansa.facts"  # entries of a file
+TASK, MARK, FACTS = "hansa.task", "hansa.fingerprint", "hansa.facts"  # entries of a file
 
 
 class Update(NamedTuple):
@@ -40,10 +40,10 @@ class FinishedUpdates:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def keep(self, task: Task, update: Update) -> None:
-        """Write an update; it must not be sent before it is written."""
+    def keep(self, task: Task, mark: str, update: Update) -> None:
+        """Write an update; it must not be sent before it is written. `mark` is the task's fingerprint."""
         spec, name = update.manifest.spec, job_file(task.job, END)
-        texts = about(spec) | {TASK: task.id, FACTS: update.facts.model_dump_json()}
+        texts = about(spec) | {TASK: task.id, MARK: mark, FACTS: update.facts.model_dump_json()}
         try:
             self._files.write_tensors(name, views(Layout(spec), update.payload), texts)
             self._make_room()
@@ -54,7 +54,7 @@ class FinishedUpdates:
             ) from None
         faults.reach("update-kept")
 
-    def of(self, task: Task) -> Update | None:
+    def of(self, task: Task, mark: str) -> Update | None:
         """Return the update of a task, if it is finished; forget one of another task of the job."""
         name = job_file(task.job, END)
         if not self._files.exists(name):
@@ -62,7 +62,7 @@ class FinishedUpdates:
         where = self._files.where(name)
         try:
             arrays, texts = self._files.read_tensors(name, frozen=True)
-            if texts.get(TASK) == task.id:
+            if texts.get(MARK) == mark:
                 manifest, payload = as_model(arrays, texts, where)
                 return Update(manifest, payload, UpdateFacts.model_validate_json(texts[FACTS]))
         except (OSError, InvalidInput, KeyError, ValueError) as error:

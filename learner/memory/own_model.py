@@ -16,7 +16,7 @@ def recall(folder: PersonalFolder, task: Task, work: Train) -> Recollection:
     """Return the model after the site's last accepted update; it is read when a plugin asks for it."""
 
     def read() -> State:
-        if task.travel.kind == "personal" or task.travel.personal:
+        if task.travel.leaves_own:
             raise Refused("run.own_model: in this job sites have tensors of their own in the model already")
         personal = folder.begin(task, work.after)
         return State(arrays=dict(personal.arrays) if personal else {})

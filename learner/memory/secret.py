@@ -1,8 +1,8 @@
 """Randomness that nobody outside the site can recompute, for noise that hides something.
 
-A task draws the same numbers again if it is done again: they follow from a key of the site, the job, the task
-and a name. Whoever could see two different noises on the same update would know more about it than either of
-them alone tells.
+A task draws the same numbers again if it is done again: they follow from a key of the site, the fingerprint
+of the task and a name. Two different noises on the same update would tell more about it than either of them,
+and the same noise on two updates would tell how these differ.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ import numpy as np
 
 from hansa.common.site.files import Files
 from hansa.common.values.errors import Broken
-from hansa.common.values.tasks import Task
 
 FILE = "secret.key"  # in the state directory
 BYTES = 32
@@ -34,15 +33,22 @@ def read_key(files: Files) -> bytes:
 class Secret:
     """The secret randomness of one task."""
 
-    def __init__(self, key: Callable[[], bytes], task: Task) -> None:
+    def __init__(self, key: Callable[[], bytes], task: str) -> None:
+        """`task` is the fingerprint of the task."""
         self._key, self._task = key, task
-        self.drawn = False  # whether a plugin has used it
+        self._generators: dict[str, np.random.Generator] = {}
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a plugin has used it."""
+        return bool(self._generators)
 
     def __call__(self, name: str) -> np.random.Generator:
-        """Return a generator that starts from the same point whenever it is asked for by the same name."""
-        self.drawn = True
-        words = [part.encode() for part in (self._task.job, self._task.id, name)]
-        text = b"".join(len(word).to_bytes(8, "little") + word for word in words)
-        digest = hashlib.blake2b(text, digest_size=32, key=self._key(), person=b"hansa.secret").digest()
-        # Its output does not reveal its state to anybody who sees much of it, as that of PCG64 does.
-        return np.random.Generator(np.random.Philox(np.random.SeedSequence(int.from_bytes(digest, "little"))))
+        """Return the task's generator of a name; no number is drawn from it twice."""
+        if name not in self._generators:
+            text = self._task.encode() + name.encode()  # fingerprints are all of the same length
+            digest = hashlib.blake2b(text, digest_size=32, key=self._key(), person=b"hansa.secret").digest()
+            seed = np.random.SeedSequence(int.from_bytes(digest, "little"))
+            # Its output does not reveal its state to anybody who sees much of it, as that of PCG64 does.
+            self._generators[name] = np.random.Generator(np.random.Philox(seed))
+        return self._generators[name]

@@ -49,14 +49,14 @@ class State:
 
     def notes(self) -> str:
         """Return the notes as they are written, or refuse what is not JSON or too long."""
-        try:
-            text = Notes(memory=self.memory).model_dump_json()
-            size = len(text.encode())
-        except ValueError:
+        text = _json(self.memory)
+        if text is None:
+            odd = next((key for key, value in self.memory.items() if _json({key: value}) is None), "")
             raise Refused(
-                "what the plugins remember is not JSON: strings, numbers, lists and dictionaries"
+                f"run.memory[{odd!r:.100}] is not JSON: strings, finite numbers, lists and dictionaries"
                 " belong in run.memory, arrays in run.arrays"
-            ) from None
+            )
+        size = len(text.encode())
         if size > LARGEST:
             raise TooLarge(
                 f"the plugins remember {size} bytes of the job in run.memory; {LARGEST} are allowed"
@@ -70,7 +70,8 @@ class State:
             if not isinstance(name, str) or odd_tensor((name,)) or name == "__metadata__":
                 raise Refused(f"run.arrays: {name!r:.100} cannot be the name of an array")
             if not isinstance(array, np.ndarray) or array.dtype.name not in DTYPES:
-                kind = array.dtype.name if isinstance(array, np.ndarray) else type(array).__name__
+                is_array = isinstance(array, np.ndarray)
+                kind = array.dtype.name if is_array else f"{type(array).__name__}, not an array"
                 raise Refused(f"run.arrays: {name} is {kind}; arrays of numbers of at most 64 bits are kept")
 
     @property
@@ -197,6 +198,16 @@ def _name(job: JobId, task: str) -> str:
     if task and not NAME.fullmatch(task):
         raise InvalidInput(f"{task!r} is not a task id")
     return job_file(job, f"/{task}.safetensors")
+
+
+def _json(memory: dict[str, JsonValue]) -> str | None:
+    """Return notes as JSON, or None if they are something else."""
+    try:
+        text = Notes(memory=memory).model_dump_json()
+        text.encode()
+    except ValueError:
+        return None
+    return text
 
 
 def _equal(some: Arrays, others: Arrays) -> bool:

@@ -68,7 +68,7 @@ class LocalRun(Course):
     # Returns the optimizer steps committed to the job, as far as known; None: the controller is out of reach.
     pulse: Callable[[], int | None]
     # Returns a plugin's own generator of random numbers that nobody outside the site can recompute, such as
-    # noise. A task that is done again gets the same numbers.
+    # noise. A task that is done again gets the same numbers; within a task, every call goes on with new ones.
     secret: Callable[[str], np.random.Generator]
     recollection: Recollection = field(default_factory=Recollection)
     own: Recollection = field(default_factory=Recollection)  # its arrays are the site's own model

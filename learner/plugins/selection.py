@@ -1,6 +1,7 @@
 """Which plugins a task asks for, and how they take part in its training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -150,12 +151,10 @@ class Company:
         for plugin, held in self._held:
             with calling(plugin, *FORESEEN):
                 reported = plugin.finish(held, self._run)
-            for name, number in _require_metrics(plugin, reported).items():
-                if name in metrics:
-                    raise PluginFailed(
-                        plugin, f"it reported {name!r}, which another plugin has reported already"
-                    )
-                metrics[name] = float(number)
+            numbers = _require_metrics(plugin, reported)
+            if twice := sorted(numbers.keys() & metrics):
+                raise PluginFailed(plugin, f"it reported {twice[0]!r}, as another plugin did before")
+            metrics |= numbers
         if len(metrics) > METRICS:
             raise TooLarge(f"the plugins reported {len(metrics)} metrics; {METRICS} are allowed")
         return metrics
@@ -180,6 +179,8 @@ class Company:
         self, plugin: LocalPlugin[Any], update: Returned, spec: ModelSpec
     ) -> dict[str, np.ndarray]:
         """Return the auxiliary tensors of an update, if the rule asks for them and they fit it."""
+        if not isinstance(update.auxiliary, Mapping):
+            raise PluginFailed(plugin, f"it returned {update.auxiliary!r:.100} as its auxiliary tensors")
         asked = {each.name for each in self._run.work.auxiliary if each.up}
         odd = [name for name in update.auxiliary if name not in asked]
         if odd:
@@ -244,15 +245,21 @@ class Company:
             yield _require_rows(source, rows, count)
 
 
-def _require_metrics(plugin: LocalPlugin[Any], metrics: object) -> Mapping[str, float]:
-    """Return the metrics of a plugin, if they are numbers by name."""
+def _require_metrics(plugin: LocalPlugin[Any], metrics: object) -> dict[str, float]:
+    """Return the metrics of a plugin, if they are numbers by name; numpy's numbers will do."""
     if not isinstance(metrics, Mapping):
         raise PluginFailed(plugin, f"it reported {metrics!r:.100}; metrics must be numbers by name")
+    numbers: dict[str, float] = {}
     for name, number in metrics.items():
-        if not isinstance(name, str) or not NAME.fullmatch(name) or not isinstance(number, int | float):
-            odd = f"{name!r}: {number!r:.100}"
-            raise PluginFailed(plugin, f"it reported {odd}; a metric is a name without spaces, and a number")
-    return metrics
+        try:
+            if isinstance(name, str) and NAME.fullmatch(name) and isinstance(number, Real):
+                numbers[name] = float(number)
+                continue
+        except OverflowError:
+            pass  # an integer that no float can hold
+        odd = f"{name!r:.100}: {number!r:.100}"
+        raise PluginFailed(plugin, f"it reported {odd}; a metric is a name without spaces, and a number")
+    return numbers
 
 
 def _require_returned(
@@ -270,7 +277,8 @@ def _require_returned(
         if (array.dtype, array.shape) != (dtype, shape):
             wanted, given = f"{dtype.name} {list(shape)}", f"{array.dtype.name} {list(array.shape)}"
             raise PluginFailed(plugin, f"it returned {name} as {given}; it must stay {wanted}")
-    if len(_require_metrics(plugin, update.metrics)) > METRICS:
+    update.metrics = _require_metrics(plugin, update.metrics)
+    if len(update.metrics) > METRICS:
         raise PluginFailed(plugin, f"with its metrics there are more than {METRICS}")
 
 

@@ -51,7 +51,11 @@ def _drive(folder: Path, *words: str) -> tuple[int, str, str]:
 
 @pytest.mark.timeout(600)
 def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None:
-    (tmp_path / "small.yaml").write_text(TABLE)
+    job, app = ((ROOT / "examples" / "digits" / name).read_text() for name in ("job.yaml", "app.py"))
+    (tmp_path / "app.py").write_text(app)
+    (tmp_path / "job.yaml").write_text(job.replace("examples/digits/app.py", str(tmp_path / "app.py")))
+    table = TABLE.replace("examples/digits/job.yaml", str(tmp_path / "job.yaml"))
+    (tmp_path / "small.yaml").write_text(table)
     code, shown, _ = _drive(tmp_path, "--rows", "fedavg")
     assert code == 0
     assert "| fedavg | 1 | " in shown
@@ -79,7 +83,18 @@ def test_a_table_is_measured_in_pieces_and_nothing_twice(tmp_path: Path) -> None
     assert held["slowly"]["accuracy"] == run["accuracy"], "slow sites train no worse"
     assert held["slowly"]["virtual"] == 9
 
-    (tmp_path / "small.yaml").write_text(TABLE.replace("rounds: 1", "rounds: 2"))
+    for name, more in (("job.yaml", "# a comment"), ("app.py", "other = App(model=build, classes=7)")):
+        with (tmp_path / name).open("a") as file:
+            file.write(f"{more}\n")
+    _, shown, _ = _drive(tmp_path, "--print")
+    assert "| fedavg | 1 |" in shown, (
+        "the run is the same with a comment, and with another app beside its own"
+    )
+    (tmp_path / "app.py").write_text(app.replace("nn.ReLU()", "nn.Tanh()"))
+    _, shown, _ = _drive(tmp_path, "--print")
+    assert "| fedavg | 0 |" in shown, "another network is another run"
+    (tmp_path / "app.py").write_text(app)
+    (tmp_path / "small.yaml").write_text(table.replace("rounds: 1", "rounds: 2"))
     code, shown, _ = _drive(tmp_path, "--print")
     assert "| fedavg | 0 |" in shown, "another definition is another run"
     assert code == 0

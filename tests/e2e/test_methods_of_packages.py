@@ -128,7 +128,8 @@ class Consortium:
         history = json.loads(self.cli("job", "show", job, "--json").stdout)["history"]
         transcript, models = Transcript(self.proxy.calls), dict[int, Arrays]()
         for task in transcript.tasks.values():
-            if task.job == job and isinstance(task.work, Train):
+            # A task that was withdrawn when the job ended may never have fetched its model.
+            if task.job == job and isinstance(task.work, Train) and task.work.model in transcript.models:
                 models[task.work.version] = transcript.models[task.work.model]
         assert self.cli("job", "model", job, "-o", f"{job}.safetensors").returncode == 0
         last = load_file(self.folder / f"{job}.safetensors")

@@ -45,7 +45,7 @@ def digest(federation: Federation, job: str) -> str:
 def told(federation: Federation, job: str) -> list[dict[str, Any]]:
     """Return a job's history without the fields that depend on the clock."""
     kept = ("distance", "scores", "prepared", "digest", "auxiliary")
-    of_update = ("site", "weight", "steps", "loss")
+    of_update = ("site", "weight", "steps", "loss", "bytes_up")
     return [
         {name: entry[name] for name in kept}
         | {"updates": [{name: update[name] for name in of_update} for update in entry["updates"]]}

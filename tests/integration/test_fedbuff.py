@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hansa.common.models.frames import Layout
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import Finding, verify
 from tests.buffered import SITES, SPEC, Log, check
@@ -49,6 +50,7 @@ async def test_every_community_model_follows_from_what_sites_sent_also_after_a_r
     assert (counts[:6], sum(counts)) == ([0, 4, 4, 4, 4, 4], 23)
     assert max(update.staleness[0] for record in history for update in record.updates) > 0
     assert {update.metrics["shift"] for record in history for update in record.updates} == {1.0}
+    assert {update.bytes_up for record in history for update in record.updates} == {Layout(SPEC).size}
     assert check(history, log, last, lr, by_weights=normalise == "weights") >= 3
     assert findings(tmp_path, runner.id) == []
 

@@ -69,10 +69,12 @@ def note(job: Job, backbone: str, anatomy: Anatomy | None, averaged: bool = True
     job.state.backbone, job.state.described = backbone, True
     if not averaged:
         job.state.remarks.append(NOTHING_AVERAGED)
-    if anatomy and job.rule.travel.whole and 2 * anatomy.frozen_parameters > anatomy.parameters:
+    kind = job.rule.travel.kind
+    if anatomy and kind != "trainable" and 2 * anatomy.frozen_parameters > anatomy.parameters:
+        remedy = "{kind: trainable, personal: […]}" if kind == "personal" else "{kind: trainable}"
         job.state.remarks.append(
             f"the app never trains {anatomy.frozen_parameters:,} of the model's {anatomy.parameters:,}"
-            " parameters, but all of them travel; with `layers: {kind: trainable}` only the others do"
+            f" parameters, but they travel; with `layers: {remedy}` only the others do"
         )
 
 

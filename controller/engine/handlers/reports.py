@@ -7,6 +7,7 @@ from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task
 from hansa.controller.engine import versions
+from hansa.controller.engine.accounts import personal
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.handlers import endings, evaluated_updates, evaluation, hops
 from hansa.controller.engine.job import Job
@@ -31,6 +32,8 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
     match subject:
         case OfVersion(version):
             _note_examples(job, findings, task.site, report)
+            if report is not None:
+                personal.note(job, task.site, report)
             return endings.consider(job, evaluation.settle(job, version), now)
         case OfHop(version, hop):
             _note_examples(job, findings, task.site, report)

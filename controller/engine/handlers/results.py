@@ -33,9 +33,10 @@ def take_update(job: Job, event: events.UpdateArrived) -> list[Effect]:
             model=update_key(task.id),
             digest=event.decoded or event.digest,
             facts=event.facts,
+            bytes_up=event.bytes_up,
         )
         effects = _take_contribution(job, contribution, event.at)
-    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest)
+    receipt = job.issue_receipt(task=task.id, site=task.site, digest=event.digest, decoded=event.decoded)
     job.state.receipts[task.site] = receipt
     if isinstance(task.work, Init):
         job.record(0).receipt = receipt.hash

@@ -46,6 +46,7 @@ def _update(c: Contribution, weight: float | None) -> Update:
         used=c.facts.n_used,
         steps=c.facts.steps,
         seconds=c.facts.seconds,
+        bytes_up=c.bytes_up,
         loss=c.facts.loss,
         staleness=c.staleness,
         metrics=dict(c.facts.metrics),

@@ -41,7 +41,7 @@ class OwnModels(Policy):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse models that are partly the site's own already, and tasks whose length is not known."""
         problems: list[Problem] = []
-        if rule.travel.kind == "personal" or rule.travel.personal:
+        if rule.travel.leaves_own:
             why = "some tensors of the model are the site's own already; use layers all or trainable"
             problems.append(self.clash(rule.layers, why))
         if rule.layers.alternates:

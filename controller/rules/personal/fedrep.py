@@ -28,7 +28,7 @@ class HeadFirst(Policy):
     def objections(self, spec: JobSpec, rule: Composition) -> list[Problem]:
         """Refuse models without a head of the site's own, and what else decides how long a task takes."""
         problems: list[Problem] = []
-        if rule.travel.kind != "personal" and not rule.travel.personal:
+        if not rule.travel.leaves_own:
             why = "no tensors are the site's own, which it trains first; use layers personal"
             problems.append(self.clash(rule.layers, why))
         if rule.pace.sets_steps:

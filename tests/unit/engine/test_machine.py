@@ -282,7 +282,7 @@ def test_every_commit_gives_a_receipt_and_receipts_are_a_chain() -> None:
         "version": 9,
         "contributions": {"t": 1.0},
     }
-    changed |= {"digest": "x", "moments": {"m": "x"}, "previous": "x"}
+    changed |= {"digest": "x", "decoded": "x", "moments": {"m": "x"}, "previous": "x"}
     assert set(changed) == set(Receipt.model_fields) - {"hash"}
     for field, value in changed.items():
         assert receipts[3].model_copy(update={field: value}).sealed().hash != receipts[3].hash, field

@@ -1,5 +1,9 @@
 """Models that travel in part, in the engine: what tasks carry, sites that do not fit, and warnings."""
 
+from typing import Any
+
+import pytest
+
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Anatomy, Evaluation, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
@@ -92,6 +96,10 @@ def test_a_model_that_is_mostly_frozen_and_travels_whole_is_warned_of() -> None:
     (warning,) = play.machine.warnings
     assert "never trains 900 of the model's 1,000 parameters" in warning
     assert "`layers: {kind: trainable}`" in warning
+    personal = Play(layers={"kind": "personal", "last": 1})
+    begun(personal, "a", "b", anatomy=frozen)
+    (warning,) = personal.machine.warnings
+    assert "`layers: {kind: trainable, personal: […]}`" in warning
     for words, anatomy in ((TRAINABLE, frozen), ({}, Anatomy(parameters=1000, frozen_parameters=500))):
         play = Play(**words)
         begun(play, "a", "b", anatomy=anatomy)
@@ -116,3 +124,29 @@ def test_a_first_model_from_a_file_is_described_by_a_site_whose_backbone_counts(
     place = {"task": init.id, "site": init.site, "digest": "d"}
     play.do(ev.ModelDescribed(at=0, **place, outline=outline, backbone="c" * 64))
     assert {task.backbone for task in play.tasks(Train).values()} == {"c" * 64}
+
+
+@pytest.mark.parametrize(
+    ("words", "in_place"),
+    [({"rule": "fedper"}, "initial values"), ({"rule": "ditto"}, "the community model")],
+)
+def test_an_evaluator_without_what_its_learner_keeps_is_warned_of(
+    words: dict[str, Any], in_place: str
+) -> None:
+    play = Play(**words, pace={"rounds": 4})
+    play.join("a", role="evaluator")
+    begun(play, "a", "b")
+
+    def evaluated(personal: str = "") -> list[str]:
+        play.round()
+        (task,) = play.tasks(Evaluate).values()
+        own = Evaluation(n=5, loss_sum=1.0) if words["rule"] == "ditto" else None
+        report = Evaluation(n=5, loss_sum=1.0, personal=personal, own_model=own)
+        play.do(ev.Reported(at=play.now, task=task.id, site=task.site, evaluation=report))
+        return play.machine.warnings
+
+    assert evaluated() == [], "the first receipt may still be on its way"
+    (warning,) = evaluated()
+    assert f"use {in_place}, because" in warning
+    assert "learner keeps: a; learner" in warning
+    assert evaluated(personal="t5") == []

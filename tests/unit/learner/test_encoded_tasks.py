@@ -98,8 +98,8 @@ def test_without_feedback_nothing_is_kept(tmp_path: Path) -> None:
 
 def test_secret_noise_is_encoded_once_and_sent_as_it_was_finished(tmp_path: Path) -> None:
     _, update, task = do(trainer_of(tmp_path, TORCH), named("noise"), encoding=named("int8"))
-    again = trainer_of(tmp_path, TORCH)
-    _, finished, _ = do(again, named("noise"), encoding=named("int8"), epochs=3)
+    again = trainer_of(tmp_path, TORCH.replace("0.2", "0.7"))  # trains differently, as a GPU may
+    _, finished, _ = do(again, named("noise"), encoding=named("int8"))
     assert finished.manifest == update.manifest
     assert finished.payload.tobytes() == update.payload.tobytes()
     again.commit(task)

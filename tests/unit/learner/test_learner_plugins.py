@@ -265,7 +265,7 @@ def test_an_app_that_trains_by_itself_has_no_part_in_it(plugin: Any) -> None:
 
 def test_two_plugins_cannot_tell_two_numbers_by_one_name() -> None:
     with pytest.raises(
-        PluginFailed, match="learner 'diary': it reported 'tasks', which another plugin has reported already"
+        PluginFailed, match="learner 'diary': it reported 'tasks', as another plugin did before"
     ):
         trained_by(run_of(APP, network(), data(), work(plugins=(named("diary"), named("diary")))))
 
@@ -281,7 +281,7 @@ def test_what_plugins_find_comes_with_the_update_and_an_error_names_the_plugin(t
         PluginFailed, match=r"learner 'clumsy': it reported 'no name': 1.0; a metric is a name without spaces"
     ):
         do(trainer, named("clumsy", tells="no name"))
-    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+    with pytest.raises(Refused, match=r"run.memory\['clumsy'\] is not JSON"):
         do(trainer, named("clumsy", remembers="sets"))
     with pytest.raises(TooLarge, match="1048576 are allowed"):
         do(trainer, named("clumsy", remembers="much"))

@@ -180,7 +180,7 @@ def test_files_are_for_the_owner_only_and_drafts_of_the_killed_are_removed(tmp_p
 @pytest.mark.parametrize("odd", [np.arange(2), iter(()), "\ud800", (1, 2), float("nan")])
 def test_notes_that_a_restart_could_not_read_are_refused(tmp_path: Path, odd: Any) -> None:
     do(tmp_path, 1, None, enter(1))
-    with pytest.raises(Refused, match="what the plugins remember is not JSON"):
+    with pytest.raises(Refused, match=r"run.memory\['seen'\] is not JSON: strings, finite numbers, lists"):
         do(tmp_path, 2, 1, lambda state: state.memory.update(seen=odd))
     assert do(tmp_path, 2, 1)[0] == {"seen": [1]}
 
@@ -197,7 +197,8 @@ def test_notes_that_are_too_long_are_refused(tmp_path: Path) -> None:
         ("a b", np.zeros(1), "'a b' cannot be the name of an array"),
         ("__metadata__", np.zeros(1), "'__metadata__' cannot be the name"),
         (7, np.zeros(1), "7 cannot be the name"),
-        ("a", [1.0], "a is list"),
+        ("a", [1.0], "a is list, not an array"),
+        ("a", np.float32(1), "a is float32, not an array"),
         ("a", np.array(["x"]), "a is str32"),
         ("a", np.zeros(1, complex), "a is complex128"),
     ],

@@ -86,12 +86,9 @@ def trained(
 ) -> tuple[Arrays, UpdateFacts]:
     """Train from version 0."""
     manifest, arrays, facts = first(trainer, travel)
-    work = Train(
-        model=ModelKey("j/v0"),
-        version=0,
-        batch_size=5,
-        **{"epochs": 2, "optimizer": OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1), **words},
-    )
+    optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
+    usual = {"epochs": 2, "batch_size": 5, "optimizer": optimizer}
+    work = Train(model=ModelKey("j/v0"), version=0, **usual | words)
     known = facts.backbone if backbone is None else backbone
     task = task_of(trainer, work, travel, number, known)
     app = trainer.shelf.get(task.app).app
@@ -233,6 +230,29 @@ def test_the_body_of_a_head_that_is_trained_first_does_not_change_meanwhile(tmp_
     for name in ("base.weight", "adapter.weight", "adapter.bias"):
         np.testing.assert_array_equal(update[name], arrays[name])
     assert update["norm.num_batches_tracked"] == 4  # of the epoch on the body alone
+
+
+def test_both_stages_take_the_steps_of_the_paper(tmp_path: Path) -> None:
+    """With all examples in one batch, plain PyTorch must come to the same tensors."""
+    trainer = trainer_of(tmp_path, APP.replace("nn.Dropout(0.5)", "nn.Identity()"))
+    update, _ = trained(trainer, PERSONAL, personal_epochs=3, epochs=2, batch_size=100)
+    own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
+    assert own is not None
+    known = trainer.shelf.get(ref_of(trainer))
+    x, y = torch.from_numpy(known.examples.x), torch.from_numpy(known.examples.y)
+    network = networks.build(known.app, 7, "cpu")
+    head, body = network.head, (network.adapter, network.norm)
+    for asleep, learning, epochs in ((network, (head,), 3), (head, body, 2)):
+        network.train()
+        asleep.eval()
+        parameters = [each for part in learning for each in part.parameters()]
+        optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.1)
+        for _ in range(epochs):
+            network.zero_grad()
+            torch.nn.functional.cross_entropy(network(x), y).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    for name, tensor in network.state_dict().items():
+        np.testing.assert_allclose((update | dict(own.arrays))[name], tensor.numpy(), rtol=1e-6, atol=1e-6)
 
 
 def test_stages_need_tensors_of_the_sites_own(tmp_path: Path) -> None:

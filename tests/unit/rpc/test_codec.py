@@ -387,12 +387,14 @@ def test_progress_makes_the_round_trip(epoch: int, epochs: int, steps: int, loss
     assert codec.progress_from_wire(_wired(codec.progress_to_wire(note))) == note
 
 
-def test_receipts_make_the_round_trip() -> None:
+@pytest.mark.parametrize("decoded", ["", "ff00" * 16])
+def test_receipts_make_the_round_trip(decoded: str) -> None:
     receipt = Receipt(
         job=JobId("j1"),
         task=TaskId("j1-4"),
         site=SiteName("a"),
         digest="00ff" * 16,
+        decoded=decoded,
         sequence=12,
         previous="ab" * 32,
     ).sealed()

@@ -362,9 +362,13 @@ def test_what_does_not_go_with_a_buffer_or_with_differences_is_refused_with_the_
             {"rule": "fedavg", "weigh": {"kind": "staleness"}},
             "weigh: staleness: in a round no update is stale",
         ),
+        (
+            {"rule": "fedbuff", "pace": {"updates": 9}},
+            "pace.buffer: 9 updates never fill it, so there is a single merge",
+        ),
     ],
 )
-def test_weights_that_make_no_difference_are_warned_of(fields: dict[str, Any], message: str) -> None:
+def test_what_makes_no_difference_is_warned_of(fields: dict[str, Any], message: str) -> None:
     found = warned(**fields)
     assert any(warning.startswith(message) for warning in found), found
 

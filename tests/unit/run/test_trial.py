@@ -86,3 +86,10 @@ def test_the_best_version_is_one_that_was_evaluated_on_enough_examples() -> None
 def test_a_job_without_a_model_has_nothing_to_say() -> None:
     found = outcome(report())
     assert (found.accuracy, found.best, found.rounds, found.seconds) == (None, None, 0, 0.0)
+
+
+def test_the_accuracy_can_be_that_of_the_sites_own_models() -> None:
+    both = entry(1, ("a", 10, 0), accuracy=0.5)
+    both["metrics"] |= {"accuracy_personal": 0.75, "loss_personal": 0.2}
+    found = outcome(report(entry(0), both, entry(2, ("a", 10, 0), accuracy=0.6)), personal=True)
+    assert (found.accuracy, found.loss, found.curve) == (0.75, 0.2, ((1, 1.0, 0.75),))

@@ -9,10 +9,12 @@ import pytest
 
 from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
+from hansa.common.models.travel import TensorSets
 from hansa.common.site.files import DiskFiles
-from hansa.common.site.personal import PENDING, PersonalFolder
+from hansa.common.site.personal import PENDING, Personal, PersonalFolder, own_tensors
+from hansa.common.torch.resident import Resident
 from hansa.common.values.errors import InvalidInput, StoreFailed
-from hansa.common.values.ids import JobId
+from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Init, Task
 from hansa.common.values.training import Travel, ValidationSpec
 
@@ -105,6 +107,18 @@ def test_lost_and_damaged_tensors_are_said(tmp_path: Path, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING):
         assert folder.committed(JOB) is None
     assert "cannot be used: " in caplog.text
+
+
+def test_a_tensor_of_another_shape_starts_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """The site's owner may have changed the app in the middle of a job."""
+    first = {"head.weight": np.zeros((2, 2)), "head.bias": np.zeros(2)}
+    resident = Resident(SPEC, TensorSets((), (), tuple(first)), "", first)
+    kept = Personal(TaskId("j1-1"), {"head.weight": np.ones((3, 2)), "head.bias": np.ones(2)})
+    with caplog.at_level(logging.WARNING):
+        own = own_tensors(resident, kept)
+    assert own["head.weight"] is first["head.weight"]
+    assert own["head.bias"] is kept.arrays["head.bias"]
+    assert "head.weight has the shape [3, 2], not [2, 2] as in the app's model; it starts anew" in caplog.text
 
 
 def test_files_are_for_their_owner_only_and_can_be_read_as_models(tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """What people read of sites and models: in their order, a few of many, by what the app measures."""
 
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
+from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import SystemClock
-from hansa.common.run.summary import quality
+from hansa.common.run.summary import print_summary, quality
 from hansa.common.ui.versions import remarks, shares
 from hansa.common.values.history import Update, VersionView
 from hansa.common.values.ids import SiteName, TaskId
@@ -91,3 +93,31 @@ def test_a_summary_says_that_there_was_nothing_to_measure_on() -> None:
     )
     view = JobView(job="j1", name="x", status="completed", version=1, evaluators=1, history=(entry,))
     assert quality(view, "validation").startswith("not measured: the evaluators have no examples")
+
+
+@pytest.mark.parametrize(
+    ("words", "own", "said"),
+    [
+        ({}, False, "load out/model.safetensors with safetensors.torch.load_file"),
+        ({"rule": "ditto"}, True, "model j1 --site a --state out/a -o a.safetensors     the model of a site"),
+        ({"rule": "fedper"}, True, "-o a.safetensors --community out/model.safetensors     the model of a"),
+        ({"layers": {"kind": "trainable"}}, False, "strict=False) into the app's model, built after"),
+    ],
+)
+def test_a_summary_says_how_the_model_can_be_used(
+    words: dict[str, Any],
+    own: bool,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    entry = VersionView(version=1, round=1, seconds=1, personal={"b": "t2", "a": "t1"} if own else {})
+    view = JobView(job="j1", name="x", status="completed", version=1, history=(entry,))
+    spec = JobSpec.model_validate({"name": "x", "app": "app.py:app", "data": {"source": "digits"}, **words})
+    print_summary(view, tmp_path / "out", Path("job.yaml"), spec, "test")
+    shown = capsys.readouterr().out
+    assert said in shown
+    whole = words.get("rule", "fedavg") != "fedper" and "layers" not in words
+    assert (", with the tensors that travel" in shown) == (not whole)
