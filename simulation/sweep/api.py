@@ -10,7 +10,7 @@ from hansa.simulation.sweep.driver import Driver, claimed
 from hansa.simulation.sweep.export import run_rows, write_summary
 from hansa.simulation.sweep.plan import Plan, make_plan
 from hansa.simulation.sweep.progress import progress
-from hansa.simulation.sweep.runners import Runner, chosen_runner
+from hansa.simulation.sweep.runners import Choice, Runner
 from hansa.simulation.sweep.table import Table
 
 SWEEPS = Path(".hansa/sweeps")
@@ -41,6 +41,8 @@ def sweep(
     source: str | Path | Mapping[str, Any],
     *,
     out: str | Path | None = None,
+    workers: int = 0,
+    processes: bool = False,
     controller: str | None = None,
     tls: str | Path | None = None,
     retry: bool = True,
@@ -48,13 +50,14 @@ def sweep(
 ) -> SweepRows:
     """Run what is missing of a sweep and return its table, like `hansa sweep`.
 
-    `source` is a sweep file, or what such a file says. With `controller` (HOST:PORT, and the folder of
-    certificates `tls`) the runs are jobs of a standing controller. Runs that failed have no values; `runs`
-    of the result says why.
+    `source` is a sweep file, or what such a file says. Runs are simulations, in this process or in some
+    `workers`; with `processes` real federations on this machine; with `controller` (HOST:PORT, and the folder
+    of certificates `tls`) jobs of a standing controller. Runs that failed have no values; `runs` of the
+    result says why.
     """
     where = Path(source) if isinstance(source, str | Path) else source
     fleet = Endpoint(controller, Path(tls) if tls else None) if controller else None
-    runner = chosen_runner(fleet)
+    runner = Choice(workers, processes, fleet).runner()
     plan = make_plan(where, runner.way)
     folder = folder_of(plan, Path(out) if out else None)
     return SweepRows(run_sweep(plan, folder, runner, retry, quiet), folder)

@@ -16,7 +16,7 @@ from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver
 from hansa.simulation.sweep.export import SUMMARY, check_table, document, versions_file, write_table
 from hansa.simulation.sweep.plan import Plan, make_plan
-from hansa.simulation.sweep.runners import chosen_runner
+from hansa.simulation.sweep.runners import Choice
 from hansa.simulation.sweep.show import print_results
 from hansa.simulation.sweep.table import Table
 
@@ -29,6 +29,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     help="Where results go and are found again (default: .hansa/sweeps/NAME).",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(0, 1024),
+    default=0,
+    show_default=True,
+    help="Worker processes of each simulation; 0: this process does everything. The results are the same.",
 )
 @click.option("--processes", is_flag=True, help="Run each job as `hansa run` does, as real processes.")
 @click.option(
@@ -50,6 +57,7 @@ def sweep(
     ctx: click.Context,
     file: Path,
     out: Path | None,
+    workers: int,
     processes: bool,
     fleet: bool,
     controller: Endpoint,
@@ -66,11 +74,9 @@ def sweep(
     """
     # An address in the environment alone does not send jobs to a fleet.
     named = ctx.get_parameter_source("controller") is ParameterSource.COMMANDLINE
-    if processes and (fleet or named):
-        raise InvalidInput("--processes runs jobs on this machine: leave out --fleet and --controller")
+    runner = Choice(workers, processes, controller if fleet or named else None).runner()
     if table_file:
         check_table(table_file)
-    runner = chosen_runner(controller if fleet or named else None)
     plan = make_plan(file, runner.way)
     folder = folder_of(plan, out)
     if dry_run:

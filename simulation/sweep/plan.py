@@ -205,7 +205,7 @@ class _Jobs:
         if app not in self._sources:
             self._sources[app] = source_of(app).digest
         parts = {
-            "job": {name: value for name, value in job.items() if name not in ("name", DATA)},
+            "job": {n: v for n, v in job.items() if n not in ("name", DATA, *self._way.ignored)},
             "app": [app.rpartition(":")[2], self._sources[app]],
             "models": [_digest_of(spec.init), _digest_of(spec.reference)],
             "data": _data(spec) if self._way.here else None,

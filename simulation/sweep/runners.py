@@ -1,26 +1,31 @@
-"""The ways to run the jobs of a sweep, behind one protocol: processes here, or a standing controller."""
+"""The ways to run the jobs of a sweep, behind one protocol: simulation, processes, a standing controller."""
 
 import asyncio
 import contextlib
 import json
 import shutil
+import traceback
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import yaml
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.plugins.check import ANYTHING
 from hansa.common.process.state import holder
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
 from hansa.common.run.trial import Report, run_trial
+from hansa.common.site.source import source_of
+from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.client import Client
 from hansa.common.ui.watching import Watching
-from hansa.common.values.errors import HansaError, NotFound, Taken
+from hansa.common.values.errors import HansaError, InvalidInput, NotFound, Taken, one_line
 from hansa.simulation.sweep.plan import Way
 from hansa.simulation.sweep.records import RECORD, note_job, noted_job
 
-JOB, LOGS = "job.yaml", "logs"
+JOB, LOGS, TRACEBACK = "job.yaml", "logs", "traceback.txt"
 REAL = "real sites are as fast as they are"
 OWN = "the sites of a standing controller have data of their own"
 KEPT = (REPORT, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
@@ -40,12 +45,57 @@ class Runner(Protocol):
         """Run a job and leave report, model and resolved job in `folder`; raise if it does not complete."""
 
 
-def chosen_runner(fleet: Endpoint | None) -> Runner:
-    """Return the way of running that was asked for."""
-    if fleet is not None:
-        return ControllerRunner(fleet)
-    # Simulation becomes the default here, with the numbers of workers and Ray's address as its parameters.
-    return ProcessRunner()
+@dataclass(frozen=True)
+class Choice:
+    """The way of running that somebody asked for; simulation unless they say otherwise."""
+
+    workers: int = 0  # processes of a simulation; 0: this one does everything
+    processes: bool = False
+    fleet: Endpoint | None = None
+
+    def runner(self) -> Runner:
+        """Return the runner; refuse a choice of two."""
+        if self.processes and self.fleet:
+            raise InvalidInput("--processes runs jobs on this machine: leave out --fleet and --controller")
+        if self.workers and (self.processes or self.fleet):
+            raise InvalidInput(
+                "--workers is for simulations: leave out --processes, --fleet and --controller"
+            )
+        if self.fleet is not None:
+            return ControllerRunner(self.fleet)
+        return ProcessRunner() if self.processes else SimulationRunner(self.workers)
+
+
+class SimulationRunner:
+    """Every run is a simulation: virtual sites, in this process or in some workers."""
+
+    way = Way("simulation")  # the number of workers makes no difference to results
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+
+    def prepare(self) -> None:
+        """Get ready to load PyTorch."""
+        wait_without_spinning()
+
+    def run(self, spec: JobSpec, folder: Path) -> Report:
+        """Simulate a job; its data and models are removed when it has completed."""
+        from hansa.simulation.run import simulate  # loads PyTorch
+
+        _remove_all_but((RECORD,), folder)  # what an earlier attempt has left
+        try:
+            view = simulate(spec, folder, workers=self._workers)
+        except HansaError:
+            raise
+        except ANYTHING as error:  # the app runs in this process, and may fail in any way
+            (folder / TRACEBACK).write_text(traceback.format_exc(), encoding="utf-8")
+            raise HansaError(f"{one_line(error)}; see {folder / TRACEBACK}") from error
+        finally:
+            source_of(spec.app).forget()  # modules of its own: the next app may have others of the same name
+        if view.status != "completed":
+            raise HansaError(f"the simulation {view.status}: {view.reason}")
+        _remove_all_but(KEPT, folder)
+        return read_report(folder)
 
 
 class ProcessRunner:
@@ -80,6 +130,12 @@ def _remove_all_but(names: tuple[str, ...], folder: Path) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
+
+
+def read_report(folder: Path) -> Report:
+    """Read the report that a run has left."""
+    report: Report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    return report
 
 
 class ControllerRunner:
@@ -121,8 +177,7 @@ class ControllerRunner:
             ended = await keep_results(folder, client, job, spec.model_copy(update={"data": None}))
         if ended.status != "completed":
             raise HansaError(f"job {job} {ended.status}: {ended.reason}")
-        report: Report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        return report
+        return read_report(folder)
 
     async def _going_on(self, folder: Path) -> str | None:
         """Return the job that an interrupted sweep has left on the controller, if it is of use."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -67,10 +68,10 @@ def test_a_larger_sweep_runs_only_what_is_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change", [{"set": {"train.epochs": 3}}, {"base": JOB | {"seed": 3}}, {"way": Way("other")}]
 )
-def test_a_changed_sweep_does_not_take_old_results(tmp_path: Path, change: dict[str, object]) -> None:
+def test_a_changed_sweep_does_not_take_old_results(tmp_path: Path, change: dict[str, Any]) -> None:
     before = plan_of(axes=AXES)
     go(before, tmp_path)
-    changed = plan_of(axes=AXES, **change)  # type: ignore[arg-type]
+    changed = plan_of(axes=AXES, **change)
     _, ran = go(changed, tmp_path)
     assert ran == ["fedavg", "fedprox"]
     _, ran = go(before, tmp_path)
@@ -167,7 +168,7 @@ def test_a_dry_run_lists_the_runs_and_runs_nothing(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code, shown = call(sweep_file(tmp_path), "--out", str(out), "--dry-run")
     assert code == 0
-    assert shown.startswith("small: 4 runs of 2 rule × 2 seed, by processes\n  rule=fedavg, seed=0\n")
+    assert shown.startswith("small: 4 runs of 2 rule × 2 seed, by simulation\n  rule=fedavg, seed=0\n")
     assert not out.exists()
     code, shown = call(sweep_file(tmp_path), "--out", str(out), "--dry-run", "--json")
     assert [run["status"] for run in json.loads(shown)["runs"]] == ["missing"] * 4
@@ -183,6 +184,8 @@ def test_wrong_options_and_files_are_refused(tmp_path: Path) -> None:
     file = sweep_file(tmp_path)
     code, shown = call(file, "--processes", "--controller", "127.0.0.1:1")
     assert (code, "leave out --fleet and --controller" in shown) == (2, True)
+    code, shown = call(file, "--processes", "--workers", "2")
+    assert (code, "--workers is for simulations" in shown) == (2, True)
     code, shown = call(file, "--table", str(tmp_path / "a.txt"))
     assert (code, "must end in .csv" in shown) == (2, True)
     code, shown = call(sweep_file(tmp_path, axes={"rul": ["a"]}))
@@ -194,7 +197,7 @@ def test_wrong_options_and_files_are_refused(tmp_path: Path) -> None:
 def test_an_address_in_the_environment_alone_does_not_choose_a_fleet(tmp_path: Path) -> None:
     words = ["sweep", sweep_file(tmp_path), "--dry-run"]
     environment = {"HANSA_CONFIG": "", "HANSA_CONTROLLER": "127.0.0.1:1"}
-    assert "by processes" in CliRunner().invoke(hansa, words, env=environment).output
+    assert "by simulation" in CliRunner().invoke(hansa, words, env=environment).output
     assert (
         "by controller 127.0.0.1:1" in CliRunner().invoke(hansa, [*words, "--fleet"], env=environment).output
     )

@@ -83,8 +83,14 @@ def test_a_summary_leaves_out_what_does_not_exist() -> None:
 
 
 def test_margins_are_of_pairs() -> None:
-    base = {("0",): 1.0, ("1",): 2.0, ("2",): 4.0, ("3",): None}
-    values = {("3",): 7.0, ("2",): 5.0, ("1",): 4.0, ("0",): 1.5, ("9",): 8.0}
+    base: dict[tuple[str, ...], float | None] = {("0",): 1.0, ("1",): 2.0, ("2",): 4.0, ("3",): None}
+    values: dict[tuple[str, ...], float | None] = {
+        ("3",): 7.0,
+        ("2",): 5.0,
+        ("1",): 4.0,
+        ("0",): 1.5,
+        ("9",): 8.0,
+    }
     difference = margin(values, base)
     assert difference is not None
     assert (difference.n, difference.least, difference.most) == (3, 0.5, 2.0)
