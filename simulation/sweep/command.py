@@ -87,7 +87,7 @@ def sweep(
     if only_show:
         table = Table(plan, Driver(plan, folder).results())
     else:
-        signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, _interrupt)
         try:
             table = run_sweep(plan, folder, runner, not no_retry, quiet=as_json)
         except KeyboardInterrupt:
@@ -98,6 +98,11 @@ def sweep(
             raise
     _conclude(table, folder, table_file, as_json)
     raise SystemExit(0 if all(result.status == "completed" for result in table.results) else 1)
+
+
+def _interrupt(*_: object) -> None:
+    """End a sweep at SIGTERM as at Ctrl-C, even where a shell has it ignore SIGINT."""
+    raise KeyboardInterrupt
 
 
 def _size(plan: Plan) -> str:

@@ -102,13 +102,16 @@ async def test_a_sweep_that_was_killed_goes_on_with_the_job_that_it_had_submitte
             assert {view.status for view in served.jobs.views()} == {"completed"}
 
 
-async def test_ctrl_c_cancels_the_job_and_the_same_command_continues(tmp_path: Path, file: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_ctrl_c_cancels_the_job_and_the_same_command_continues(
+    tmp_path: Path, file: Path, number: signal.Signals
+) -> None:
     patient = Patient()
     async with serving(tmp_path / "state") as served:
         async with LightSite(served.address, "a", answer=patient.answer).attending():
             process = await begin(file, served)
             await patient.asked.wait()
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             _, complaint = await process.communicate()
             assert process.returncode == 130
             assert b"stopped; finished runs are kept, and `hansa sweep " in complaint
