@@ -48,11 +48,13 @@ class SweepSpec(Value):
     baseline: Mapping[str, Any] | None = Field(
         None, description="what others are compared with; default: the first combination"
     )
-    metrics: tuple[str, ...] = Field((), description="default: accuracy, or loss where there is none")
+    metrics: tuple[str, ...] = Field((), description="default: accuracy (of test sites, if any), or loss")
     minimise: tuple[str, ...] = Field(
         (), description="further metrics of which less is better, besides losses"
     )
-    select: str | None = Field(None, description="a metric of validation data, by which `best` is chosen")
+    select: str | None = Field(
+        None, description="a metric of validation data, by which `best` is chosen; default: that of `metrics`"
+    )
     target: Target | None = None
     compare: Measure = Field("final", description="the measure whose margin the table shows")
     last: int = Field(5, ge=1, strict=True, description="evaluations at the end that `last` is the mean of")

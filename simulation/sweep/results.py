@@ -1,7 +1,7 @@
 """The results of runs: each run's versions with their metrics, and what is measured of them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -15,6 +15,8 @@ from hansa.simulation.sweep.plan import Run
 from hansa.simulation.sweep.records import read_record
 
 MEASURES = ("final", "best", "mean", "last", "spread", "rounds_to_target", "bytes_to_target")
+TESTED = "_test"  # ends the names of metrics of sites that are held out for testing
+USUAL = ("accuracy_test", "accuracy", "loss_test", "loss")  # the first of them that there is is compared
 Status = Literal["completed", "failed", "missing"]
 
 
@@ -76,11 +78,20 @@ def versions_of(report: Report) -> tuple[VersionRow, ...]:
             bytes_up=sent_up,
             bytes_down=sent_down,
             examples=entry["examples"],
-            metrics={n: v for n, v in entry["metrics"].items() if v is not None} if entry["covered"] else {},
+            metrics=_counting(entry),
             digest=entry["digest"],
         )
         for entry, sent_up, sent_down in zip(history, up, down, strict=True)
     )
+
+
+def _counting(entry: Mapping[str, Any]) -> dict[str, float]:
+    """Return the metrics of a version that count; those of test sites have names of their own."""
+    metrics = dict(entry["metrics"]) if entry["covered"] else {}
+    tested = entry.get("test")
+    if tested and tested["examples"] == tested["examples_total"]:
+        metrics |= {f"{name}{TESTED}": value for name, value in tested["metrics"].items()}
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def is_loss(metric: str, spec: SweepSpec) -> bool:
@@ -93,7 +104,7 @@ def metrics_of(spec: SweepSpec, results: Sequence[Result]) -> tuple[str, ...]:
     if spec.metrics:
         return spec.metrics
     measured = {name for result in results for version in result.versions for name in version.metrics}
-    return next(((name,) for name in ("accuracy", "loss") if name in measured), tuple(sorted(measured)[:1]))
+    return next(((name,) for name in USUAL if name in measured), tuple(sorted(measured)[:1]))
 
 
 def measure(result: Result, metric: str, spec: SweepSpec, target: Target | None) -> dict[str, float | None]:
@@ -101,7 +112,7 @@ def measure(result: Result, metric: str, spec: SweepSpec, target: Target | None)
     curve = [version for version in result.versions if metric in version.metrics]
     values = [version.metrics[metric] for version in curve]
     reached = _first_to_reach(curve, metric, target, spec) if target else None
-    chosen = _chosen(curve, spec)
+    chosen = _chosen(curve, spec.select or metric.removesuffix(TESTED), metric, spec)
     half = values[len(values) // 2 :]
     return {
         "final": values[-1] if values else None,
@@ -114,11 +125,13 @@ def measure(result: Result, metric: str, spec: SweepSpec, target: Target | None)
     }
 
 
-def _chosen(curve: Sequence[VersionRow], spec: SweepSpec) -> VersionRow | None:
-    """Return the version that is best on validation data; the earliest of equals."""
-    select = spec.select
-    validated = [version for version in curve if select and select in version.metrics]
-    if not validated or not select:
+def _chosen(curve: Sequence[VersionRow], select: str, metric: str, spec: SweepSpec) -> VersionRow | None:
+    """Return the version that is best on validation data, the earliest of equals; None without such data.
+
+    A metric cannot choose the version that it is reported for: that would be the best by luck.
+    """
+    validated = [version for version in curve if select in version.metrics]
+    if not validated or select == metric:
         return None
     sign = 1 if is_loss(select, spec) else -1
     return min(validated, key=lambda version: sign * version.metrics[select])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import permutation_test
 
-from hansa.simulation.sweep.results import measure, metrics_of, target_for, versions_of
+from hansa.simulation.sweep.results import Result, measure, metrics_of, target_for, versions_of
 from hansa.simulation.sweep.statistics import margin, sign_flip, smallest_p, summarise
 from tests.unit.sweep.samples import entry, plan_of, report_of, result_of
 
@@ -43,6 +43,21 @@ def test_of_a_loss_less_is_better() -> None:
 def test_the_best_version_is_the_first_that_is_best_on_validation_data() -> None:
     assert measured(select="loss_validation")["best"] == 0.4
     assert measured(select="loss_validation", minimise=["accuracy"])["best"] == 0.4
+
+
+def test_sites_that_are_held_out_for_testing_are_measured_apart_and_choose_nothing() -> None:
+    def held_out(version: int, validated: float, tested: float, examples: int = 8) -> dict[str, Any]:
+        test = {"metrics": {"accuracy": tested}, "examples": examples, "examples_total": 8}
+        return entry(version, metrics={"accuracy": validated}, test=test)
+
+    plan = plan_of()
+    history = [held_out(1, 0.5, 0.9), held_out(2, 0.8, 0.6), held_out(3, 0.9, 0.7, examples=5)]
+    result = Result(plan.runs[0], "completed", versions=versions_of({"history": history}))
+    assert metrics_of(plan.spec, [result]) == ("accuracy_test",)
+    values = measure(result, "accuracy_test", plan.spec, None)
+    assert values["final"] == 0.6, "the last version was not evaluated at all test sites"
+    assert values["best"] == 0.6, "of the versions that were tested, the second is best at validation sites"
+    assert measure(result, "accuracy", plan.spec, None)["best"] is None
 
 
 def test_what_does_not_exist_is_never_a_number() -> None:
