@@ -91,12 +91,23 @@ def _counting(entry: Mapping[str, Any]) -> dict[str, float]:
     tested = entry.get("test")
     if tested and tested["examples"] == tested["examples_total"]:
         metrics |= {f"{name}{TESTED}": value for name, value in tested["metrics"].items()}
+    metrics |= _of_sites([update.get("metrics", {}) for update in entry.get("updates", ())])
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _of_sites(reports: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Return the mean and the largest of what all sites of a version report while they train."""
+    metrics: dict[str, float] = {}
+    for name in reports[0] if reports else ():
+        values = [value for report in reports if (value := report.get(name)) is not None]
+        if len(values) == len(reports):
+            metrics |= {f"{name}_mean_of_sites": fmean(values), f"{name}_most_of_sites": max(values)}
+    return metrics
 
 
 def is_loss(metric: str, spec: SweepSpec) -> bool:
     """Whether less of a metric is better."""
-    return metric in spec.minimise or metric.startswith("loss") or metric.endswith("_loss")
+    return metric in spec.minimise or "loss" in metric
 
 
 def metrics_of(spec: SweepSpec, results: Sequence[Result]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import permutation_test
 
-from hansa.simulation.sweep.results import Result, measure, metrics_of, target_for, versions_of
+from hansa.simulation.sweep.results import Result, is_loss, measure, metrics_of, target_for, versions_of
 from hansa.simulation.sweep.statistics import margin, sign_flip, smallest_p, summarise
 from tests.unit.sweep.samples import entry, plan_of, report_of, result_of
 
@@ -77,6 +77,15 @@ def test_versions_count_if_they_were_evaluated_on_enough_examples() -> None:
     assert [version.metrics.get("accuracy") for version in versions] == [None, 0.5, None, 0.7, None, None]
     assert versions[-1].metrics == {"loss": 0.2}
     assert (versions[-1].bytes_up, versions[-1].bytes_down) == (500, 1000)
+
+
+def test_what_all_sites_report_while_they_train_has_a_mean_and_a_maximum() -> None:
+    updates = [{"metrics": {"starting_loss": loss, "rare": 1.0}} for loss in (1.0, 2.0, 6.0)]
+    updates[1]["metrics"].pop("rare")
+    (version,) = versions_of({"history": [entry(1, updates=updates)]})
+    assert version.metrics == {"starting_loss_mean_of_sites": 3.0, "starting_loss_most_of_sites": 6.0}
+    plan = plan_of()
+    assert is_loss("starting_loss_most_of_sites", plan.spec)
 
 
 def test_accuracy_is_compared_or_loss_where_there_is_none() -> None:
