@@ -1,7 +1,5 @@
 """`hansa simulate`: a job with virtual sites, in virtual time."""
 
-import os
-import time
 from pathlib import Path
 
 import click
@@ -12,7 +10,9 @@ from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.job_documents import exit_code, outcome
 from hansa.common.ui.options import print_json
 from hansa.common.values.bounds import SITES
-from hansa.common.values.errors import InvalidJob, Taken
+from hansa.common.values.errors import InvalidJob
+from hansa.simulation.folders import new_folder, require_new
+from hansa.simulation.rows import check_table, version_rows, write_rows
 
 INTERRUPTED = 130  # the exit code, whichever signal it was
 
@@ -38,6 +38,11 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Where results go (default: a new folder below .hansa/simulations).",
 )
 @click.option(
+    "--table",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write a row for each version into this .csv or .parquet file.",
+)
+@click.option(
     "--json",
     "as_json",
     is_flag=True,
@@ -49,6 +54,7 @@ def simulate(
     workers: int,
     changes: tuple[str, ...],
     out: Path | None,
+    table: Path | None,
     as_json: bool,
 ) -> None:
     """Run a job with virtual sites: the same engine, rules and training, without processes and network.
@@ -64,10 +70,10 @@ def simulate(
             f"{file}: data: is required by `hansa simulate`; it names the sites' data,"
             " such as data: {source: digits}"
         )
-    stamp = f"{spec.name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    folder = (out or Path(".hansa/simulations") / stamp).absolute()
-    if folder.exists() and any(folder.iterdir()):
-        raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
+    folder = (out or new_folder(spec.name)).absolute()
+    require_new(folder)
+    if table is not None:
+        check_table(table)
     wait_without_spinning()
     # PyTorch takes a second to load, and help does not need it.
     from hansa.common.ui.layers import require_fitting_layers
@@ -77,6 +83,8 @@ def simulate(
     require_fitting_layers(spec, file)
     options = Options(workers=workers)
     view, interrupted = run_and_show(located(spec, file), folder, sites, as_json, options)
+    if table is not None:
+        write_rows(version_rows(view), table)
     if as_json:
         print_json(outcome(view))
     raise SystemExit(INTERRUPTED if interrupted else exit_code(view))
