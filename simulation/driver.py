@@ -127,10 +127,14 @@ class Driver(Shell):
         if span is not None:
             self._agenda.enter(span.begin, Rank.JOIN, Presence(site, span, comes=True), site)
 
+    def _roles(self, site: SiteName) -> list[ev.Role]:
+        """Return the daemons of a site, in the order in which they join: one that never trains has one."""
+        return [role for role in JOINING if (site, role) in self._statements]
+
     def _join(self, presence: Presence) -> None:
-        """Start both daemons of a site; they get what they have missed."""
+        """Start the daemons of a site; they get what they have missed."""
         number, site = presence.site, self.sites[presence.site]
-        for role in JOINING:
+        for role in self._roles(site):
             examples, app = self._statements[site, role]
             self._daemons.join(number, role)
             self.handle(ev.SiteJoined(at=self.at, site=site, role=role, examples=examples, app=app))
@@ -144,17 +148,17 @@ class Driver(Shell):
             self._agenda.enter(presence.span.end, Rank.LEAVE, leaving, number)
 
     def _leave(self, presence: Presence) -> None:
-        """Stop both daemons of a site: what is on its disk stays, and what they have in memory is lost."""
-        number = presence.site
-        for role in JOINING:
+        """Stop the daemons of a site: what is on its disk stays, and what they have in memory is lost."""
+        number, site = presence.site, self.sites[presence.site]
+        for role in self._roles(site):
             for task, stint in self._daemons.leave(number, role):
                 self._forget(task.id, stint.outcome if stint else None)
         self._downloads.forget(number)
         self._pulses.pop(number, None)
         if number in self._memories:
             self._memories[number] = self._memories[number].restarted
-        for role in JOINING:
-            self.handle(ev.SiteLeft(at=self.at, site=self.sites[number], role=role))
+        for role in self._roles(site):
+            self.handle(ev.SiteLeft(at=self.at, site=site, role=role))
         self._expect(number, self._availability.after(number, presence.span))
 
     def _tell(self, site: SiteName, steps: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hansa.common.data.site_files import Split, loaded_split
 from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
@@ -25,7 +26,7 @@ from hansa.simulation.availability import availability_of
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.workers import Workers
-from hansa.simulation.data import TEST, TRAINING
+from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
 from hansa.simulation.models import StoredModels
@@ -96,17 +97,20 @@ class Simulation:
         return Inline(Desk(ref, data, self._models))
 
     def _enrol_sites(self) -> None:
-        app, data = self._prepared.app, self._prepared.data
+        app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
-        evaluated = TEST if data.split == TEST else TRAINING
+        learners = set(roles.learners)
         for number, site in enumerate(data.names):
-            self.driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
-            self.driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
+            if site in roles.evaluators:
+                evaluated = loaded_split(roles.evaluators[site])
+                self.driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
+            if site in learners:
+                self.driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
-    def tests(self) -> bool:
-        """Whether models are evaluated on test data."""
-        return self._prepared.data.split == TEST
+    def split(self) -> Split:
+        """What models are evaluated on."""
+        return self._prepared.roles.split
 
     def run(self) -> JobView:
         """Run the job to its end."""
@@ -131,7 +135,8 @@ class Simulation:
             bytes_down=self.driver.traffic.down,
             trouble="",
         )
-        return job_view(self.machine, around, since=since)
+        few = len(self._prepared.data.names) <= SHOWN
+        return job_view(self.machine, around, since=since, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""

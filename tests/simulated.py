@@ -30,7 +30,7 @@ def simulation(
     return Simulation(prepared, folder / "simulated", options or Options(), changed)
 
 
-def history(view: JobView) -> list[tuple[Any, ...]]:
+def history(view: JobView) -> list[Any]:
     """Return all that two simulations of a job must agree on."""
     assert view.status == "completed", view.reason
     versions = [entry.model_dump(exclude={"updates", "receipt", "personal"}) for entry in view.history]

@@ -35,8 +35,9 @@ def run_trial(
         process.wait()
         raise
     if process.returncode:
-        reason = json.loads(output).get("reason") if output.startswith("{") else ""
-        raise HansaError(errors.strip() or f"{job}: the federation did not complete: {reason}")
+        if output.startswith("{"):  # it ran; there may be warnings among the errors
+            raise HansaError(f"{job}: the federation did not complete: {json.loads(output).get('reason')}")
+        raise HansaError(errors.strip() or f"{job}: `hansa run` ended with code {process.returncode}")
     report: Report = json.loads((out / "report.json").read_text())
     return report
 

@@ -16,8 +16,12 @@ from tests.simulated import simulation
 
 APPS = Path(__file__).parent / "clock_app.py"
 SITES = ("a", "b", "c")
+Job = dict[str, Any]
 CLOCK = {"step_seconds": 0.025, "latency": 0.01, "bandwidth": {"up": 102_400, "down": 1e15}}
-ASYNC = {"rule": "fedasync", "local": {"kind": "plain"}}  # a function of the app's own has no proximal term
+ASYNC: Job = {
+    "rule": "fedasync",
+    "local": {"kind": "plain"},
+}  # a function of the app's own has no proximal term
 
 
 def simulated(folder: Path, factors: tuple[float, ...], app: str = "plain", **job: Any) -> JobView:
@@ -90,7 +94,7 @@ def test_a_job_stops_at_its_time_limit(tmp_path: Path, seconds: float, versions:
 
 def test_a_job_stops_when_the_report_that_reaches_its_target_arrives(tmp_path: Path) -> None:
     target = {"metric": "loss", "value": -1.0}
-    with_target = {"stop": {"target": target}, "evaluate": {"every": 1}, "validation": {"fraction": 0.5}}
+    with_target: Job = {"stop": {"target": target}, "evaluate": {"every": 1}, "validation": {"fraction": 0.5}}
     never = simulated(tmp_path / "never", (1, 2, 4), rule="fedavg", pace={"rounds": 2}, **with_target)
     assert never.reason == "all 2 rounds are done"
     target["value"] = 1e9
@@ -103,7 +107,7 @@ def test_a_job_stops_when_the_report_that_reaches_its_target_arrives(tmp_path: P
 
 def test_an_evaluator_does_one_task_at_a_time(tmp_path: Path) -> None:
     slow = {"eval_seconds": 0.005}  # 20 examples: 100 ms
-    more = {"validation": {"fraction": 0.5}, "evaluate": {"every": 1}, "simulate": slow}
+    more: Job = {"validation": {"fraction": 0.5}, "evaluate": {"every": 1}, "simulate": slow}
     view = simulated(tmp_path, (1, 1, 1), rule="fedavg", pace={"rounds": 2}, **more)
     # 2 steps: rounds of 110 ms end at 170 and 280 ms. Version 1 is offered at 170 and reported on at
     # 170 + 10 + 100 + 10 = 290; version 2, the last, is fetched after that, and reported on at 410.

@@ -69,7 +69,7 @@ class Listening(Policy):
 
 
 def run(folder: Path, factors: tuple[float, ...], updates: int, **local: Any) -> JobView:
-    more = {"local": {"kind": "listening", **local}, "pace": {"updates": updates}}
+    more: dict[str, Any] = {"local": {"kind": "listening", **local}, "pace": {"updates": updates}}
     return simulated(folder, factors, app="network", rule="fedasync", **more)
 
 
