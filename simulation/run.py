@@ -22,7 +22,7 @@ from hansa.controller.jobs.views import Surroundings, job_view, origin_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
-from hansa.simulation.agenda import seconds
+from hansa.simulation.availability import availability_of
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.workers import Workers
@@ -83,8 +83,11 @@ class Simulation:
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
         timing = Timing(self.settings, data.names, spec.seed)
-        self.driver = Driver(self.machine, bench, self.store, self._crew, data, timing, changed)
-        self._let_sites_join()
+        availability = availability_of(self.settings.availability, data.names, spec.seed)
+        self.driver = Driver(
+            self.machine, bench, self.store, self._crew, data, prepared.app, timing, availability, changed
+        )
+        self._enrol_sites()
         self.driver.begin(first)
 
     def _make_crew(self, options: Options) -> Crew:
@@ -93,16 +96,16 @@ class Simulation:
             return Workers(options.workers, ref, data, self.store)
         return Inline(Desk(ref, data, self._models))
 
-    def _let_sites_join(self) -> None:
+    def _enrol_sites(self) -> None:
         app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
         learners = set(roles.learners)
         for number, site in enumerate(data.names):
             if site in roles.evaluators:
                 evaluated = loaded_split(roles.evaluators[site])
-                self.driver.join(site, "evaluator", data.count(app, number, evaluated), stated)
+                self.driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
             if site in learners:
-                self.driver.join(site, "learner", data.count(app, number, TRAINING), stated)
+                self.driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
     def split(self) -> Split:
@@ -127,7 +130,7 @@ class Simulation:
         """Return the job as operators see it; of its history, the versions from `since` on."""
         around = Surroundings(
             fleet=_Nobody(),
-            now=seconds(self.driver.now),
+            now=self.driver.at,
             bytes_up=self.driver.traffic.up,
             bytes_down=self.driver.traffic.down,
             trouble="",
