@@ -23,6 +23,10 @@ class Stint:
     epoch: int = 0  # steps of its first epoch
     reached: int = 0  # steps up to the end of the last epoch
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is saved of it: the task is done again."""
+        return self.__dict__ | {"outcome": None}
+
 
 class Daemons:
     """The connected daemons of all sites, and their tasks."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from hansa.common.app import App
 from hansa.common.values.errors import HansaError
-from hansa.common.values.ids import SiteName
+from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.results import Evaluation, Failure
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Evaluate, Task, Train
@@ -18,14 +18,16 @@ from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet.sessions import role_of
+from hansa.controller.jobs.chores import Traffic
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.work.bench import Bench
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.availability import Availability, Span
-from hansa.simulation.crew.base import Crew, Paused, Update
+from hansa.simulation.crew.base import Assignment, Crew, Paused, Update
 from hansa.simulation.daemons import Daemons, Stint
 from hansa.simulation.data import VirtualData
 from hansa.simulation.forecast import Forecast
+from hansa.simulation.memory import SiteMemory
 from hansa.simulation.shell import Shell
 from hansa.simulation.store import SharedStore
 from hansa.simulation.timing import Timing
@@ -61,6 +63,20 @@ class Presence:
 Entry = Due | Ring | Presence | ev.Event
 
 
+@dataclass(frozen=True)
+class SavedDriver:
+    """What a save holds of a driver. It is pickled as a whole, so that entries and tasks stay the same."""
+
+    now: int
+    traffic: Traffic
+    agenda: Agenda[Entry]
+    daemons: Daemons
+    downloads: Downloads
+    pulses: dict[int, int]
+    memories: dict[int, SiteMemory]
+    assigned: dict[TaskId, Assignment]
+
+
 class Driver(Shell):
     """Runs one job in virtual time."""
 
@@ -85,6 +101,7 @@ class Driver(Shell):
         self._pulses: dict[int, int] = {}  # the last one that each site was told
         # Training whose end depends on what others commit meanwhile is done epoch by epoch.
         self._listens = bool(machine.rule.policies_with(Policy.listens)) and app.train is None
+        self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
     def at(self) -> float:
@@ -94,6 +111,9 @@ class Driver(Shell):
     def run(self) -> None:
         """Let time pass until the job has ended."""
         while not self.machine.ended:
+            self.tick()
+            if self.machine.ended:
+                return
             if not self._agenda:
                 raise HansaError("the simulation stands still: no site works, and no alarm is set")
             (self.now, rank, *_), entry = self._agenda.pop()
@@ -110,6 +130,28 @@ class Driver(Shell):
                         self._leave(entry)
                 case _:
                     self.handle(entry)
+
+    # Saves.
+
+    def saved(self) -> SavedDriver:
+        """Return everything that has happened and will happen, apart from what the machine remembers."""
+        return SavedDriver(
+            self.now,
+            self.traffic,
+            self._agenda,
+            self._daemons,
+            self._downloads,
+            self._pulses,
+            self._memories,
+            self._assigned,
+        )
+
+    def restore(self, saved: SavedDriver) -> None:
+        """Go on from a save; the machine has its memory already."""
+        self.now, self._agenda, self._daemons = saved.now, saved.agenda, saved.daemons
+        self._downloads, self._pulses, self._memories = saved.downloads, saved.pulses, saved.memories
+        self.traffic.up, self.traffic.down = saved.traffic.up, saved.traffic.down
+        self._submit_again(saved.assigned)
 
     # Sites.
 

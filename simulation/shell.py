@@ -46,6 +46,7 @@ class Shell(ABC):
         self._bench, self._store, self._crew, self._changed = bench, store, crew, changed
         self._memories: dict[int, SiteMemory] = {}
         self._submitted: set[TaskId] = set()  # tasks whose outcome the crew has
+        self._assigned: dict[TaskId, Assignment] = {}  # tasks whose outcome the job has not been told
 
     @property
     @abstractmethod
@@ -142,7 +143,14 @@ class Shell(ABC):
             Assignment(task, self._number(task), self._memories.get(self._number(task)), pulses)
             for task, pulses in tasks
         ]
+        self._assigned.update({each.task.id: each for each in assignments})
         self._crew.submit(assignments)
+
+    def _submit_again(self, assignments: dict[TaskId, Assignment]) -> None:
+        """Have the tasks of a saved simulation done: nobody has their outcomes any more."""
+        self._assigned = assignments
+        self._submitted = set(assignments)
+        self._crew.submit(list(assignments.values()))
 
     def _outcome(self, task: TaskId) -> Outcome:
         """Wait for the outcome of a task."""
@@ -152,6 +160,7 @@ class Shell(ABC):
 
     def _forget(self, task: TaskId, outcome: Outcome | None = None) -> None:
         """Give up a task, with its outcome if that is known already."""
+        self._assigned.pop(task, None)
         result = outcome.result if outcome else None
         if isinstance(result, Update):
             self.intake.discard(result)
@@ -161,6 +170,7 @@ class Shell(ABC):
 
     def _take(self, task: Task, outcome: Outcome, seconds: float) -> None:
         """Tell the job what came of a task; `seconds` says how long the site has trained."""
+        self._assigned.pop(task.id, None)
         result, number = outcome.result, self._number(task)
         if not isinstance(result, Update):
             self.handle(self._report(task, result))

@@ -36,6 +36,10 @@ class Downloads:
         self._held[site, role] = held if len(known) == 1 else frozenset().union(*known)
         return sent
 
+    def __getstate__(self) -> dict[str, object]:
+        """Return what is saved of it."""
+        return {"_held": self._held, "_recent": OrderedDict()}
+
     def forget(self, site: int) -> None:
         """Let both daemons of a site begin anew."""
         for role in ("learner", "evaluator"):
