@@ -174,7 +174,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repetitions", type=int, default=101, help="timed runs of each loop per case")
     parser.add_argument(
-        "--threads", type=int, default=1, help="PyTorch's threads; `hansa run` gives each site its share"
+        "--threads", type=int, default=1, help="PyTorch's threads; `hansa run` gives each site one"
     )
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -17,6 +17,7 @@ from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import load
 from hansa.common.torch.resident import WHOLE, Resident
+from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
@@ -38,7 +39,7 @@ class Prepared:
 class PreparedData:
     """The data of an evaluator's jobs."""
 
-    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split: validation or test
+    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split
     training: dict[JobId, Tensors] = field(default_factory=dict)
 
 
@@ -94,6 +95,7 @@ class Measurer:
 
         `estimates` says whether its batch-norm statistics are estimated from the site's data.
         """
+        seed_generators(task_seed(task))
         if app.evaluate is not None:
             return app.measured({**(network or {}), **arrays}, prepared.examples)
         assert prepared.tensors is not None
@@ -114,7 +116,7 @@ class Measurer:
         return self._training[task.job]
 
     def _prepare(self, app: App, task: Task) -> Prepared:
-        """Return the data to evaluate on: the validation data, or all test data."""
+        """Return the data to evaluate on: validation data, test data, or all data."""
         assert isinstance(task.work, Evaluate)
         chosen = "validation" if task.work.validation else self._options.split
         if task.job not in self._prepared:
@@ -122,7 +124,7 @@ class Measurer:
             self._prepared[task.job] = {}
         splits = self._prepared[task.job]
         if chosen not in splits:
-            examples = self._validation(task) if chosen == "validation" else self._test(task)
+            examples = self._validation(task) if chosen == "validation" else self._others(task)
             plain = app.evaluate is not None
             tensors = None if plain else to_tensors(app, examples, self._options.device)
             splits[chosen] = Prepared(examples, tensors)
@@ -147,10 +149,14 @@ class Measurer:
             log.warning("job %s: this site has no validation data", task.job)
         return validation
 
-    def _test(self, task: Task) -> Examples:
-        """Return all test data, standardised by what the learner trains on if the standard is local."""
+    def _others(self, task: Task) -> Examples:
+        """Return all test data, or all data.
+
+        If the standard is local, test data are standardised by what the learner trains on. A site that
+        evaluates on all its data has no learner: they have their own standard.
+        """
         examples, own = self._apps.get(task.app).examples, None
-        if task.standard and task.standard.kind == "local":
+        if self._options.split == "test" and task.standard and task.standard.kind == "local":
             try:
                 training = self._apps.training(task.app)
                 own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]

@@ -2,14 +2,12 @@
 
 import logging
 import time
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from threading import Event
 from typing import Any, cast
 
 import numpy as np
-import torch
 
 from hansa.common.app import App
 from hansa.common.models.auxiliary import apart, with_auxiliary
@@ -23,6 +21,7 @@ from hansa.common.site.workplace import Workplace
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
 from hansa.common.torch.model import load, put
+from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
 from hansa.common.values.tasks import Probe, Survey, Task, Train
@@ -45,12 +44,6 @@ from hansa.learner.training.stages import train_in_stages
 from hansa.learner.training.window import Window, Windows
 
 log = logging.getLogger(__name__)
-
-
-def task_seed(task: Task) -> int:
-    """Return the seed of a task, from the job's seed, the site, the round and, if it is not 1, the hop."""
-    words = [task.seed, zlib.crc32(task.site.encode()), task.round, *([task.hop] if task.hop > 1 else [])]
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> 1)
 
 
 class Trainer:
@@ -106,7 +99,7 @@ class Trainer:
             examples=training.tensors,
             cancelled=Drag(self.options.slow, cancelled),
         )
-        torch.manual_seed(run.seed)
+        seed_generators(run.seed)
         with Scope(network, resident.trained(())) as scope:
             scope.awaken()
             return probed_by(plugin, run)

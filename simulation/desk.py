@@ -10,6 +10,7 @@ import numpy as np
 
 from hansa.common.app import App, load_app
 from hansa.common.data.examples import Examples
+from hansa.common.data.site_files import loaded_split
 from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import Sealer, cut
 from hansa.common.models.model import Manifest
@@ -52,13 +53,13 @@ class _Site:
     def get(self, ref: str) -> _Loaded:
         """Return the app and the site's data."""
         if self._loaded is None:
-            which = self.split if self.split == "test" else TRAINING
-            self._loaded = _Loaded(self._app, self._data.examples(self._app, self._number, which))
+            examples = self._data.examples(self._app, self._number, loaded_split(self.split))
+            self._loaded = _Loaded(self._app, examples)
         return self._loaded
 
     def training(self, ref: str) -> Examples:
         """Return the site's training data."""
-        if self.split != "test":
+        if loaded_split(self.split) == TRAINING:
             return self.get(ref).examples
         return self._data.examples(self._app, self._number, TRAINING)
 
@@ -84,7 +85,7 @@ class Desk:
         memory = assignment.memory or SiteMemory()
         files = memory.files.copy()
         if isinstance(task.work, Evaluate):
-            site = _Site(app, self._data, number, self._data.split, files)
+            site = _Site(app, self._data, number, self._data.evaluated(number), files)
             measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
             return Outcome(measurer.evaluate(app, task, arrays))

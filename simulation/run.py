@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hansa.common.data.site_files import Split, loaded_split
 from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
@@ -25,7 +26,7 @@ from hansa.simulation.agenda import seconds
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.workers import Workers
-from hansa.simulation.data import TEST, TRAINING
+from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
 from hansa.simulation.models import StoredModels
@@ -35,6 +36,7 @@ from hansa.simulation.submission import submitted
 from hansa.simulation.timing import Timing
 
 MEMORY = 1 << 30  # bytes that the sums of merges may take
+THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same
 SHOWN = 20  # sites that a live view lists
 
 
@@ -92,22 +94,25 @@ class Simulation:
         return Inline(Desk(ref, data, self._models))
 
     def _let_sites_join(self) -> None:
-        app, data = self._prepared.app, self._prepared.data
+        app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
-        evaluated = TEST if data.split == TEST else TRAINING
+        learners = set(roles.learners)
         for number, site in enumerate(data.names):
-            self.driver.join(site, "evaluator", data.count(app, number, evaluated), stated)
-            self.driver.join(site, "learner", data.count(app, number, TRAINING), stated)
+            if site in roles.evaluators:
+                evaluated = loaded_split(roles.evaluators[site])
+                self.driver.join(site, "evaluator", data.count(app, number, evaluated), stated)
+            if site in learners:
+                self.driver.join(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
-    def tests(self) -> bool:
-        """Whether models are evaluated on test data."""
-        return self._prepared.data.split == TEST
+    def split(self) -> Split:
+        """What models are evaluated on."""
+        return self._prepared.roles.split
 
     def run(self) -> JobView:
         """Run the job to its end."""
         try:
-            with threads(1):  # as learners do, so that the bits are the same
+            with threads(THREADS):
                 self.driver.run()
             return self.view()
         finally:
@@ -127,7 +132,8 @@ class Simulation:
             bytes_down=self.driver.traffic.down,
             trouble="",
         )
-        return job_view(self.machine, around, since=since)
+        few = len(self._prepared.data.names) <= SHOWN
+        return job_view(self.machine, around, since=since, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""
@@ -142,14 +148,14 @@ class Simulation:
             manifest = model.manifest.part(model.manifest.spec.own.names)
             origin = origin_of(self.machine, state.version, view.resolved)
             save_checkpoint(self._folder / MODEL, manifest, pack(manifest.spec, model.arrays), origin)
-        keep_resolved(self._folder, view, self.spec)
+        keep_resolved(self._folder, view, self.spec, THREADS)
         about: dict[str, Any] = {
             "settings": self.settings.model_dump(mode="json"),
             "sites": len(self._prepared.data.names),
             "workers": workers,
             "wall_seconds": round(wall_seconds, 3),
         }
-        keep_report(self._folder, view, self.spec, simulation=about)
+        keep_report(self._folder, view, self.spec, THREADS, simulation=about)
         return view
 
 

@@ -13,16 +13,17 @@ import click
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
-from hansa.common.run.summary import quality
+from hansa.common.run.summary import quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
 from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import SHOWN, USUAL, Options, Simulation
+from hansa.simulation.run import USUAL, Options, Simulation
 
 PAUSE = 0.1  # seconds between two pictures of the live view
+SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took
 
 
 class Viewer:
@@ -31,7 +32,7 @@ class Viewer:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._views: asyncio.Queue[JobView | None] = asyncio.Queue()
-        self._shown, self._since = 0.0, 0
+        self._next, self._since = 0.0, 0
         self.simulation: Simulation | None = None
         self.stop = False
 
@@ -40,9 +41,10 @@ class Viewer:
         if self.stop and self.simulation is not None:
             self.simulation.driver.cancel()
         now = time.monotonic()
-        if self.simulation is not None and now - self._shown >= PAUSE:
-            self._shown = now
+        if self.simulation is not None and now >= self._next:
             self._send()
+            took = time.monotonic() - now
+            self._next = now + max(PAUSE, SHARE * took)
 
     def finish(self) -> None:
         """Send the last view."""
@@ -52,8 +54,6 @@ class Viewer:
     def _send(self) -> None:
         assert self.simulation is not None
         view = self.simulation.view(self._since)
-        if len(view.sites) > SHOWN:
-            view = view.model_copy(update={"sites": ()})
         self._since = max((e.version for e in view.history if e.evaluated), default=self._since)
         self._loop.call_soon_threadsafe(self._views.put_nowait, view)
 
@@ -146,7 +146,9 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
         f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
     )
-    click.echo(f"  result   {quality(view, 'test' if simulation.tests else 'validation')}")
+    click.echo(f"  result   {quality(view, simulation.split)}")
+    if view.test:
+        click.echo(f"  test     {quality_at_test_sites(view.test)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
     click.echo(f"  model    {where}/{MODEL}")
     click.echo(f"  report   {where}/{REPORT}")

@@ -17,6 +17,7 @@ class Backoff:
     """
 
     def __init__(self) -> None:
+        self._chance = random.Random()  # noqa: S311 - not the shared generator: apps draw from that
         self._pause = FIRST_PAUSE
         self._failures = 0
 
@@ -34,7 +35,7 @@ class Backoff:
         pause = self._pause
         self._failures += 1
         self._pause = min(2 * pause, LONGEST_PAUSE if self.patient else QUICK_PAUSE)
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311
+        return pause * self._chance.uniform(0.5, 1.0)
 
     async def rest(self, until: asyncio.Event | None = None) -> None:
         """Count a failure and sleep before the next try, or until an event makes it worthwhile."""

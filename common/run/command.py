@@ -39,6 +39,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Slow a site's training down by FACTOR. May be repeated.",
 )
 @click.option(
+    "--threads",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="CPU threads for PyTorch in each learner and evaluator. Another number may change the last bits.",
+)
+@click.option(
     "--central",
     is_flag=True,
     help="Train centrally, for comparison: one site holds all data; its batches are as large as all sites'.",
@@ -59,6 +66,7 @@ def run(
     sites: int | None,
     changes: tuple[str, ...],
     slowed: tuple[str, ...],
+    threads: int,
     central: bool,
     out: Path | None,
     as_json: bool,
@@ -86,7 +94,7 @@ def run(
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     data = prepare_data(located(spec, file), sites, folder, central)
-    federation = LocalFederation(data, folder, factors, central)
+    federation = LocalFederation(data, folder, factors, central, threads)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except (Interrupted, HansaError) as error:

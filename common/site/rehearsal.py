@@ -1,8 +1,5 @@
 """The rehearsal of an app: a forward pass over one or two examples, which detects data of a wrong shape."""
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +18,8 @@ def rehearse(app: App, examples: Examples, path: Path, device: str) -> None:
     """
     if app.train is not None or not len(examples):
         return
+    from hansa.common.torch.seeding import undisturbed
+
     few = examples.take(np.arange(min(len(examples), FEW)))
     with undisturbed():
         network = _build(app, device)
@@ -64,17 +63,3 @@ def _attempt(app: App, network: object, few: Examples, device: str) -> BaseExcep
     except (Exception, SystemExit) as error:
         return error
     return None
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Restore the states of the random generators afterwards."""
-    import torch
-
-    plain, arrays = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng():
-            yield
-    finally:
-        random.setstate(plain)
-        np.random.set_state(arrays)

@@ -19,9 +19,11 @@ def build(app: App, seed: int, device: str) -> Any:
     """Build the app's model with a seed: the same seed gives the same model."""
     import torch
 
-    torch.manual_seed(seed)
-    np.random.seed(seed % (1 << 32))
-    network = app.model()
+    from hansa.common.torch.seeding import seed_generators, undisturbed
+
+    with undisturbed():  # also by other threads that build a model at the same time
+        seed_generators(seed)
+        network = app.model()
     if app.train is not None:
         if not isinstance(network, Mapping):
             raise InvalidApp(

@@ -50,7 +50,16 @@ class Findings(BaseModel):
     personal: dict[str, str] = Field(default_factory=dict)
 
 
-class Hop(Findings):
+class Measured(Findings):
+    """How good a model is on the examples that count and, apart from them, on those of the job's test sites.
+
+    Nothing is decided by what the test sites find.
+    """
+
+    test: Findings | None = None  # None: the job has no test sites
+
+
+class Hop(Measured):
     """One hop of a round whose models travel from site to site; its metrics are of the mean of the slots."""
 
     hop: int
@@ -98,7 +107,7 @@ class Account(BaseModel):
     prepared: JsonValue = None  # what the server update computed for its step
 
 
-class Version(Findings, Account):
+class Version(Measured, Account):
     """One community model: where it came from and how good it is."""
 
     version: int

@@ -63,6 +63,7 @@ class Merged(Value):
     auxiliary: str = ""  # digest of the tensors beside it
     moments: Mapping[str, str] = {}  # digests of what the server update carries on, by name
     note: str = ""  # the aggregator's remark
+    prepared: JsonValue = None  # what the server update's step was given, so that the journal has it
     distance: Annotated[float, AllowInfNan()] | None = None  # from the job's reference, if it has one
     bytes_up: int = 0  # of models transferred since the version before
     bytes_down: int = 0

@@ -10,7 +10,15 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import OWN, Evaluation
-from hansa.controller.evaluation.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
+from hansa.controller.evaluation.scores import (
+    Shape,
+    micro_f1_of_labels,
+    pooled,
+    shape_of,
+    unlike,
+    weighted_f1,
+    weighted_f1_of_labels,
+)
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.plans import EvalPlan
@@ -94,15 +102,19 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def _shares(reports: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the accuracy; where examples may have several labels, that of single labels, and micro F1."""
+    """Return accuracy and weighted F1; where examples may have several labels, also micro F1."""
     if not reports:
         return {}
     counts, (size, kind) = pooled(reports), shape_of(reports[0])
     if kind == "classes":
-        return {"accuracy": int(np.trace(counts)) / int(counts.sum())}
+        return {"accuracy": int(np.trace(counts)) / int(counts.sum()), "weighted_f1": weighted_f1(counts)}
     predictions = size * sum(report.n for report in reports)
     wrong = counts[:, 1:].astype(object).sum()  # Python integers do not overflow
-    return {"accuracy": (predictions - wrong) / predictions, "micro_f1": micro_f1_of_labels(counts)}
+    return {
+        "accuracy": (predictions - wrong) / predictions,
+        "micro_f1": micro_f1_of_labels(counts),
+        "weighted_f1": weighted_f1_of_labels(counts),
+    }
 
 
 def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:

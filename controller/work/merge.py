@@ -114,6 +114,7 @@ class Merger:
             auxiliary=made.manifest.auxiliary_digest.hex(),
             moments={name: manifest.digest.hex() for name, manifest in made.moments.items()},
             note=note,
+            prepared=order.prepared,
             distance=distance,
         )
 

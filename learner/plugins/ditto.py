@@ -11,8 +11,8 @@ import numpy as np
 
 from hansa.common.methods.ditto import DITTO, Ditto
 from hansa.common.plugins.registry import register
-from hansa.common.site.rehearsal import undisturbed
 from hansa.common.torch.model import arrays_of, put
+from hansa.common.torch.seeding import undisturbed
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun
 from hansa.learner.plugins.proximal import Pull
 from hansa.learner.training.loop import Hooks, train

@@ -21,6 +21,7 @@ from hansa.common.site.files import DiskFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import spec_of
+from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.results import UpdateFacts
@@ -128,8 +129,7 @@ def gives_the_same_update_again(plugin: Plugin) -> None:
         module = network()
         mine = remembering(memory={"mine": [1]}, arrays={"mine": np.arange(3)})
         run = run_of(APP, module, data(), work(plugin), recollection=mine)
-        torch.manual_seed(disturbance)  # the state of the global generators must not matter
-        np.random.seed(disturbance)
+        seed_generators(disturbance)  # their state must not matter
         done, update = returned_by(run)
         contents = [_contents(each) for each in (run.arrays, update.tensors, *update.auxiliary.values())]
         results.append((state(module), done, repr(update.metrics), json.dumps(run.memory), contents))
@@ -205,7 +205,7 @@ def probes_without_training(plugin: LocalPlugin[Any]) -> None:
             examples=data(),
             cancelled=lambda: False,
         )
-        torch.manual_seed(SEED)  # as the learner does, for dropout
+        seed_generators(SEED)  # as the learner does, for dropout
         results.append(probed_by(plugin, run))
         require(plugin, state(module) == before, "probe() changed the network: it may measure, but not train")
     require(plugin, repr(results[0]) == repr(results[1]), "the same probe gave two different numbers")

@@ -8,6 +8,7 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.torch.data import Tensors, loss_of
+from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.tasks import Train
 from hansa.learner.plugins.contract import Course
 from hansa.learner.training.batches import normalises, shuffled
@@ -69,7 +70,7 @@ def train(
     Report (epoch, steps, loss) after each epoch; stop within one batch if cancelled. Without an `optimizer` a
     new one is used: no state survives from task to task.
     """
-    torch.manual_seed(seed)  # for dropout and the like; shuffling has a generator of its own
+    seed_generators(seed)  # for dropout and the like; shuffling has a generator of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
     awaken = hooks.awaken or module.train

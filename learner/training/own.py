@@ -9,6 +9,7 @@ import numpy as np
 
 from hansa.common.app import App, TrainingRun
 from hansa.common.data.examples import Examples
+from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.bounds import STEPS
 from hansa.common.values.errors import Refused
 from hansa.common.values.tasks import Task, Train
@@ -34,6 +35,7 @@ def train_own(
     A window that covers several passes over the data is trained on pass by pass, so that it takes no more
     memory than the data itself.
     """
+    seed_generators(seed)
     if window is None:
         return _call(app, task, work, seed, arrays, examples, progress, drag, device, data)
     once = work.model_copy(update={"epochs": 1, "steps": 0})

@@ -40,8 +40,8 @@ def _in_a_folder_in_memory(folder: Path) -> Files:
 
 @pytest.fixture(params=[_on_disk, _in_memory, _in_a_folder_in_memory])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    made: Files = request.param(tmp_path)
-    return made
+    empty: Files = request.param(tmp_path)
+    return empty
 
 
 def again(files: Files) -> Files:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from safetensors import safe_open
+from safetensors.numpy import load_file
 
 import hansa as package
 from hansa.common.models.checkpoints import load_checkpoint, read_origin
@@ -29,16 +30,17 @@ app = App(model=lambda: nn.Linear(2, 2), classes=2, transform=fail)
 """
 PICKY_APP = """
 import numpy as np
+import torch
 from hansa import App
 from hansa.common.values.results import Evaluation
 
 def train(arrays, run):
     if run.examples.x.max() > 9:
         raise RuntimeError("too large a number")
-    return {"w": arrays["w"] + 1}
+    return {"w": arrays["w"] + torch.get_num_threads()}
 
 def evaluate(arrays, examples):
-    return Evaluation(n=1, loss_sum=1.0, confusion=((1, 0), (0, 0)))
+    return Evaluation(n=1, loss_sum=torch.get_num_threads(), confusion=((1, 0), (0, 0)))
 
 app = App(model=lambda: {"w": np.zeros(2)}, classes=2, train=train, evaluate=evaluate)
 """
@@ -119,7 +121,7 @@ def test_report_and_model_of_a_run_say_what_they_are_and_verify_finds_the_receip
 # Sites that contribute nothing.
 
 
-def test_a_run_names_a_site_that_failed_in_every_round(tmp_path: Path) -> None:
+def test_a_run_names_a_site_that_failed_in_every_round_and_the_number_of_threads(tmp_path: Path) -> None:
     x, y = np.zeros((30, 2)), np.arange(30) % 2
     x[20:] = 10
     hospital = np.repeat(["north", "south", "broken"], 10)
@@ -137,9 +139,15 @@ def test_a_run_names_a_site_that_failed_in_every_round(tmp_path: Path) -> None:
     assert report["warnings"] == [line.removeprefix("hansa: warning: ")]
     (shortfall,) = report["shortfalls"]
     assert (shortfall["site"], shortfall["contributed"], shortfall["asked"]) == ("broken", 0, 3)
-    short = hansa("run", "job.yaml", "--out", "json", "--json", cwd=tmp_path)
+    short = hansa("run", "job.yaml", "--out", "json", "--json", "--threads", "2", cwd=tmp_path)
     assert short.returncode == 0
     assert json.loads(short.stdout)["warnings"] == report["warnings"]
+    for out, threads in (("out", 1), ("json", 2)):
+        report = json.loads((tmp_path / out / "report.json").read_text())
+        job = yaml.safe_load((tmp_path / out / "job.resolved.yaml").read_text())
+        assert report["threads"] == job["made_with"]["threads"] == threads
+        assert load_file(tmp_path / out / "model.safetensors")["w"].tolist() == [3 * threads] * 2
+        assert report["metrics"]["loss"] == threads
 
 
 def test_watch_show_and_wait_name_a_failing_site_and_say_once_that_no_site_evaluates(scene: Site) -> None:

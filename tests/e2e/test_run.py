@@ -20,9 +20,9 @@ from hansa.common.run.processes import why_ended
 from hansa.common.run.summary import suits_ten_sites
 from hansa.common.torch import networks
 from hansa.common.torch.data import to_tensors
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
-from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.optimizers import make_optimizer
 from tests.e2e.conftest import ROOT, hansa
@@ -86,8 +86,9 @@ def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_
         "bytes_up",
         "bytes_down",
     }
-    assert set(result) == keys | {"warnings", "metrics_version", "examples", "examples_total"}
+    assert set(result) == keys | {"warnings", "metrics_version", "examples", "examples_total", "test"}
     assert result["warnings"] == []
+    assert result["test"] is None
     assert (result["metrics_version"], result["examples"], result["examples_total"]) == (20, 359, 359)
     assert (result["status"], result["rounds"], result["version"]) == ("completed", 20, 20)
     assert result["metrics"]["accuracy"] >= 0.90

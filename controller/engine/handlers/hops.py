@@ -85,7 +85,7 @@ def withdraw(job: Job, reason: str) -> list[Effect]:
     for subject in job.open_tasks.subjects(OfHop):
         for task in job.open_tasks.evaluations_of(subject):
             job.finish(task.id)
-            versions.findings_on(job, subject).unevaluated[task.site] = reason
+            versions.findings_of(job, subject, task.site).unevaluated[task.site] = reason
             effects.append(WithdrawTask(task, reason))
         effects += settle(job, subject.version, subject.hop)
     return effects

@@ -144,7 +144,11 @@ def enter_version(job: Job, order: Merge, pending: PendingMerge, result: Merged,
     """Enter the next community model into the job's history, with what it is made of."""
     state = job.state
     state.steps += pending.steps + sum(c.facts.steps for c in pending.contributions)
-    account = pending.account.model_copy(update={"note": pending.account.note or result.note})
+    # A plugin that prepares something else when events are replayed does not change what happened.
+    prepared = pending.account.prepared if result.prepared is None else result.prepared
+    account = pending.account.model_copy(
+        update={"note": pending.account.note or result.note, "prepared": prepared}
+    )
     record = Version(
         version=order.version,
         round=state.round if job.rule.pace.common_rounds else order.version,

@@ -126,6 +126,18 @@ def test_what_was_prepared_reaches_the_step_and_the_history() -> None:
         assert restored.memories == play.machine.memories
 
 
+def test_what_was_prepared_is_in_the_journal_even_if_the_plugin_would_now_prepare_something_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with Computed(server={"kind": "prepared"}) as play:
+        play.begin("a", "b")
+        for site in ("a", "b"):
+            play.answer(site, values(play.model, 1), n_train=3)
+        before = play.machine.state.history[-1].prepared
+        monkeypatch.setattr(Prepared, "prepare", lambda *_: [77, {}])
+        assert play.again().state.history[-1].prepared == before == [2, {"version": 0}]
+
+
 def test_a_merge_that_forgets_a_site_is_prepared_without_contributions() -> None:
     play = Play(server={"kind": "prepared"}, merge={"kind": "latest", "drop_on_leave": True})
     play.training("a", "b", "c")

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.rulebook.compose import compose
-from hansa.learner.trainer import task_seed
 from tests.unit.engine import evaluated_updates
 from tests.unit.engine.play import Play, job_spec, sent
 from tests.unit.engine.travel import (

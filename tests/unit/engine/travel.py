@@ -10,6 +10,7 @@ import numpy as np
 from hansa.common.methods.importance import IMPORTANCE
 from hansa.common.models.frames import Layout, pack, seal, views
 from hansa.common.models.model import ModelSpec, Role
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import ModelKey, community_key, update_key
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
@@ -19,7 +20,6 @@ from hansa.controller.engine.orders import ExamineHop, Merge
 from hansa.controller.pacers.trips import Trip
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.work.bench import Bench
-from hansa.learner.trainer import task_seed
 from tests.unit.engine.play import JOB, Play
 from tests.unit.samples import keep, spec_of, values
 

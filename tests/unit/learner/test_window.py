@@ -17,6 +17,7 @@ from hansa.common.data.examples import Examples
 from hansa.common.site.files import DiskFiles
 from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.torch.data import Tensors
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.bounds import ASKED, EPOCHS, STEPS
 from hansa.common.values.errors import InvalidInput, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
@@ -24,7 +25,6 @@ from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.learner.plugins import importance
-from hansa.learner.trainer import task_seed
 from hansa.learner.training import files as module
 from hansa.learner.training import loop as trainer
 from hansa.learner.training.batches import shuffled

@@ -21,13 +21,13 @@ from hansa.common.data.examples import Examples
 from hansa.common.site.files import DiskFiles
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
+from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.training import OptimizerSpec, ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rules.baselines.fedopt import Momentum
 from hansa.learner.plugins.proximal import Pull
-from hansa.learner.trainer import task_seed
 from hansa.learner.training.loop import train
 from hansa.learner.training.window import Windows
 from tests.unit.community.test_mean import Bench, Weighted, tensors

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from hansa.common.data.partition import parse_partition
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import JobSpec
 from hansa.common.run.folder import RESOLVED, keep_resolved
+from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 from hansa.controller.rulebook.resolve import resolved
 
@@ -32,7 +34,8 @@ def test_the_file_is_a_job_file_with_the_same_partition(tmp_path: Path, partitio
         {"app": str(tmp_path / "app.py:app"), "data": data, "init": "/models/first"}
     )
     view = JobView(job="j1", name="job", status="waiting", resolved=resolved(spec))
-    keep_resolved(tmp_path, view, spec)
+    keep_resolved(tmp_path, view, spec, threads=3)
+    assert yaml.safe_load((tmp_path / RESOLVED).read_text())[MADE_WITH]["threads"] == 3
     again = load_job(tmp_path / RESOLVED, here=True)
     assert again.data is not None
     assert parse_partition(again.data.partition) == parse_partition(partition)
@@ -46,7 +49,7 @@ def test_app_and_data_are_named_so_that_they_are_found_from_anywhere(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "all.csv").write_text("a,b\n")
     spec = JobSpec.model_validate({"app": "sub/app.py:app", "data": {"source": "all.csv"}})
-    keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec)
+    keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec, 1)
     again = load_job(tmp_path / RESOLVED, here=True)
     assert again.data is not None
     assert (again.app, again.data.source) == (f"{tmp_path}/sub/app.py:app", f"{tmp_path}/all.csv")
@@ -60,7 +63,7 @@ def test_a_folder_of_images_is_named_in_full_and_a_data_set_by_its_name(
         (tmp_path / name).mkdir()
         spec = JobSpec.model_validate({"app": "my.module:app", "data": {"source": name}})
         keep_resolved(
-            tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec
+            tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec, 1
         )
         again = load_job(tmp_path / RESOLVED, here=True)
         assert again.data is not None
@@ -69,5 +72,5 @@ def test_a_folder_of_images_is_named_in_full_and_a_data_set_by_its_name(
 
 def test_an_app_that_is_a_module_keeps_its_name(tmp_path: Path) -> None:
     spec = JobSpec.model_validate({"app": "my.module:app"})
-    keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec)
+    keep_resolved(tmp_path, JobView(job="j1", name="job", status="waiting", resolved=resolved(spec)), spec, 1)
     assert load_job(tmp_path / RESOLVED, here=True).app == "my.module:app"
