@@ -1,6 +1,6 @@
 """Federations from a script: `hansa run` as a separate process, and a summary of its report.
 
-The comparisons in examples/ and benchmarks/accuracy.py use it.
+The comparisons in examples/ and sweeps with `--processes` use it.
 """
 
 import json

@@ -65,7 +65,7 @@ def run_sweep(plan: Plan, folder: Path, runner: Runner, retry: bool, quiet: bool
         try:
             if due:
                 runner.prepare()
-                with progress(len(results), len(results) - len(due), quiet) as shown:
+                with progress(plan.spec, len(results), len(results) - len(due), quiet) as shown:
                     driver.run(due, runner, shown)
         finally:
             table = Table(plan, driver.results())

@@ -1,5 +1,6 @@
 """`hansa sweep`: one job with many settings and seeds, compared in a table."""
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -125,7 +126,7 @@ def _list_runs(plan: Plan, folder: Path, as_json: bool) -> None:
 
 
 def _say_how_to_go_on(file: Path) -> None:
-    words = " ".join(sys.argv[1:]) or f"sweep {file}"
+    words = shlex.join(sys.argv[1:]) or f"sweep {file}"
     click.echo(f"\nstopped; finished runs are kept, and `hansa {words}` continues with the others", err=True)
 
 

@@ -10,6 +10,7 @@ from hansa.common.data.pictures import COLORS, FAINT, INK, PAPER
 from hansa.common.ui.options import amount
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.words import counted
+from hansa.simulation.sweep.names import simple
 from hansa.simulation.sweep.results import Result, VersionRow
 from hansa.simulation.sweep.table import Row, Table
 
@@ -79,7 +80,7 @@ def draw_curves(table: Table, folder: Path) -> list[Path]:
                 if figure is None:
                     continue
                 for ending in ENDINGS:
-                    files.append(folder / f"{metric}-by-{abscissa}{ending}")
+                    files.append(folder / f"{simple(metric)}-by-{abscissa}{ending}")
                     figure.savefig(files[-1], dpi=160, metadata={"Date": None} if ending == ".svg" else None)
     return files
 

@@ -31,7 +31,10 @@ class Driver:
 
     def results(self) -> list[Result]:
         """Return the results that there are."""
-        return [read_result(run, self.place(run)) for run in self._plan.runs]
+        return [self._read(run) for run in self._plan.runs]
+
+    def _read(self, run: Run) -> Result:
+        return read_result(run, self.place(run), self._plan.spec.metrics)
 
     def due(self, results: list[Result]) -> list[Run]:
         """Return the runs that have yet to be made: missing ones and, unless told otherwise, failed ones."""
@@ -73,7 +76,7 @@ class Driver:
                 seconds=round(time.monotonic() - begin, 3),
             ),
         )
-        return read_result(run, place)
+        return self._read(run)
 
 
 def _brief(error: HansaError) -> str:

@@ -11,14 +11,14 @@ JOB = 64  # characters of a job's name
 def folder_name(points: Combination, digest: str) -> str:
     """Return the name of a run's folder; with another job it is another folder."""
     words = ",".join(f"{name}={point.label}" for name, point in points.items()) or "job"
-    return f"{_simple(words, '._=,-')[:LONGEST]}-{digest[:DIGITS]}"
+    return f"{simple(words, '._=,-')[:LONGEST]}-{digest[:DIGITS]}"
 
 
 def job_name(sweep: str, points: Combination) -> str:
     """Return the name of a run's job, as operators see it."""
-    return _simple("-".join([sweep, *(point.label for point in points.values())]), "._-")[:JOB]
+    return simple("-".join([sweep, *(point.label for point in points.values())]))[:JOB]
 
 
-def _simple(text: str, also: str) -> str:
+def simple(text: str, also: str = "._-") -> str:
     """Replace everything in a text that is awkward in a name."""
     return re.sub(f"[^A-Za-z0-9{re.escape(also)}]+", "-", text)

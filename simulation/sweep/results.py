@@ -16,6 +16,7 @@ from hansa.simulation.sweep.records import read_record
 
 MEASURES = ("final", "best", "mean", "last", "spread", "rounds_to_target", "bytes_to_target")
 TESTED = "_test"  # ends the names of metrics of sites that are held out for testing
+EITHER = " or "
 USUAL = ("accuracy_test", "accuracy", "loss_test", "loss")  # the first of them that there is is compared
 Status = Literal["completed", "failed", "missing"]
 
@@ -48,8 +49,8 @@ class Result:
     versions: tuple[VersionRow, ...] = ()
 
 
-def read_result(run: Run, folder: Path) -> Result:
-    """Return a run's result from its folder."""
+def read_result(run: Run, folder: Path, metrics: Sequence[str] = ()) -> Result:
+    """Return a run's result from its folder; see `versions_of`."""
     record = read_record(folder)
     if record is None or record.digest != run.digest or record.status == "running":
         return Result(run, "missing")
@@ -60,13 +61,18 @@ def read_result(run: Run, folder: Path) -> Result:
         return known
     try:
         report: Report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        return replace(known, versions=versions_of(report), job=str(report.get("job", "")))
+        return replace(known, versions=versions_of(report, metrics), job=str(report.get("job", "")))
     except (OSError, ValueError, KeyError, TypeError):
         return Result(run, "missing")  # its files were damaged or removed
 
 
-def versions_of(report: Report) -> tuple[VersionRow, ...]:
-    """Return the versions of a report, with bytes added up."""
+def versions_of(report: Report, metrics: Sequence[str] = ()) -> tuple[VersionRow, ...]:
+    """Return the versions of a report, with bytes added up.
+
+    A metric named `a or b` is the first of both that a version has: Ditto's sites have models of their own
+    (`accuracy_personal or accuracy`), and are compared with others who use the community's.
+    """
+    either = [name for name in metrics if EITHER in name]
     history: list[dict[str, Any]] = report["history"]
     up = accumulate(entry["bytes_up"] for entry in history)
     down = accumulate(entry["bytes_down"] for entry in history)
@@ -78,7 +84,7 @@ def versions_of(report: Report) -> tuple[VersionRow, ...]:
             bytes_up=sent_up,
             bytes_down=sent_down,
             examples=entry["examples"],
-            metrics=_counting(entry),
+            metrics=_with_either(_counting(entry), either),
             digest=entry["digest"],
         )
         for entry, sent_up, sent_down in zip(history, up, down, strict=True)
@@ -93,6 +99,13 @@ def _counting(entry: Mapping[str, Any]) -> dict[str, float]:
         metrics |= {f"{name}{TESTED}": value for name, value in tested["metrics"].items()}
     metrics |= _of_sites([update.get("metrics", {}) for update in entry.get("updates", ())])
     return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _with_either(metrics: dict[str, float], names: Sequence[str]) -> dict[str, float]:
+    for name in names:
+        first = next((each for each in name.split(EITHER) if each in metrics), None)
+        metrics |= {name: metrics[first]} if first else {}
+    return metrics
 
 
 def _of_sites(reports: Sequence[Mapping[str, float | None]]) -> dict[str, float]:

@@ -79,6 +79,14 @@ def test_versions_count_if_they_were_evaluated_on_enough_examples() -> None:
     assert (versions[-1].bytes_up, versions[-1].bytes_down) == (500, 1000)
 
 
+def test_a_metric_may_be_the_first_of_several_that_a_version_has() -> None:
+    both, one = {"accuracy": 0.5, "accuracy_personal": 0.7}, {"accuracy": 0.6}
+    history = [entry(1, metrics=both), entry(2, metrics=one), entry(3)]
+    name = "accuracy_personal or accuracy"
+    versions = versions_of({"history": history}, ["loss", name])
+    assert [version.metrics.get(name) for version in versions] == [0.7, 0.6, None]
+
+
 def test_what_all_sites_report_while_they_train_has_a_mean_and_a_maximum() -> None:
     updates = [{"metrics": {"starting_loss": loss, "rare": 1.0}} for loss in (1.0, 2.0, 6.0)]
     updates[1]["metrics"].pop("rare")

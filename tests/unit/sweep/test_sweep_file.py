@@ -120,6 +120,20 @@ def test_other_axes_can_be_repetitions() -> None:
     assert [plan.repetition(run) for run in plan.runs] == [("0.1",), ("0.2",)]
 
 
+FILES = [
+    *sorted((ROOT / "benchmarks" / "sweeps").glob("*.yaml")),
+    *sorted((ROOT / "examples").rglob("sweep*.yaml")),
+]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_the_sweeps_of_this_repository_can_be_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # apps are named relative to it
+    plan = make_plan(file, Way("simulation"))
+    assert len(plan.rows()) > 1
+    assert len(plan.runs) == len(plan.rows()) * len(plan.repeated[0].points)
+
+
 # What is refused.
 
 

@@ -14,6 +14,7 @@ from hansa.simulation.rows import Rows, check_table
 from hansa.simulation.sweep.api import SweepRows
 from hansa.simulation.sweep.curves import draw_curves, line_of
 from hansa.simulation.sweep.export import document, write_summary, write_table
+from hansa.simulation.sweep.progress import ending
 from hansa.simulation.sweep.results import Result
 from hansa.simulation.sweep.show import cells, print_results, remarks
 from hansa.simulation.sweep.table import Table
@@ -100,6 +101,17 @@ def test_results_of_different_versions_of_hansa_are_noticed() -> None:
     table = small_table()
     table.results = (*table.results, Result(table.results[0].run, "completed", hansa="9"))
     assert any("different versions of Hansa: 0, 9" in line for line in remarks(table))
+
+
+def test_progress_tells_how_a_run_ended_with_the_metrics_that_are_compared() -> None:
+    plan = plan_of(seeds=[1])
+    result = result_of(plan, 0, [0.4, 0.5], {"loss": [0.9, 0.8], "micro_f1": [0.1, 0.2]})
+    assert ending(result, plan.spec) == "seed=1: accuracy 0.5000  (1.5 s)"
+    assert ending(result, plan_of(metrics=["loss", "micro_f1"]).spec).endswith(
+        ": loss 0.8000  micro_f1 0.2000  (1.5 s)"
+    )
+    assert ending(Result(plan.runs[0], "completed"), plan.spec) == "seed=1: no metrics  (0.0 s)"
+    assert ending(Result(plan.runs[0], "failed", "a\nb"), plan.spec) == "seed=1: failed: a b"
 
 
 def test_sweep_json_has_everything(tmp_path: Path) -> None:
