@@ -142,14 +142,15 @@ class Driver(Shell):
             self._daemons,
             self._downloads,
             self._pulses,
-            self._memories,
+            self.memories.all(),
             self._assigned,
         )
 
     def restore(self, saved: SavedDriver) -> None:
         """Go on from a save; the machine has its memory already."""
         self.now, self._agenda, self._daemons = saved.now, saved.agenda, saved.daemons
-        self._downloads, self._pulses, self._memories = saved.downloads, saved.pulses, saved.memories
+        self._downloads, self._pulses = saved.downloads, saved.pulses
+        self.memories.restore(saved.memories)
         self.traffic.up, self.traffic.down = saved.traffic.up, saved.traffic.down
         self._submit_again(saved.assigned)
 
@@ -197,8 +198,9 @@ class Driver(Shell):
                 self._forget(task.id, stint.outcome if stint else None)
         self._downloads.forget(number)
         self._pulses.pop(number, None)
-        if number in self._memories:
-            self._memories[number] = self._memories[number].restarted
+        memory = self.memories.get(number)
+        if memory is not None:
+            self.memories.put(number, memory.restarted)
         for role in self._roles(site):
             self.handle(ev.SiteLeft(at=self.at, site=site, role=role))
         self._expect(number, self._availability.after(number, presence.span))

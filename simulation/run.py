@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,9 @@ from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
+from hansa.simulation.memories import Memories
 from hansa.simulation.models import StoredModels
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import Prepared, prepare
 from hansa.simulation.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
 from hansa.simulation.store import SharedStore
@@ -41,17 +42,6 @@ from hansa.simulation.timing import Timing
 MEMORY = 1 << 30  # bytes that the sums of merges may take
 THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same
 SHOWN = 20  # sites that a live view lists
-
-
-@dataclass(frozen=True)
-class Options:
-    """Who does the work of a simulation."""
-
-    workers: int = 0  # processes; 0: this one does everything
-    memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
-
-
-USUAL = Options()
 
 
 class _Nobody:
@@ -75,7 +65,7 @@ class Simulation:
         """`begun` is what a simulation is of that was saved in the folder, and now goes on."""
         spec, data, self._folder = prepared.spec, prepared.data, folder
         rule, job = compose(spec), begun.job if begun else new_job_id()
-        self.store = SharedStore(options.memory, folder / "spilled")
+        self.store = SharedStore(options.memory // 4 * 3, folder / "spilled")
         saved = read_saved(folder) if begun else None
         first = None
         if begun and saved:
@@ -97,6 +87,7 @@ class Simulation:
         self.driver = Driver(
             self.machine, bench, self.store, self._crew, data, prepared.app, timing, availability, changed
         )
+        self.driver.memories = Memories(options.memory // 4, folder / "spilled-memory")
         self._enrol_sites()
         self.saves = Saves(folder, self.machine, self.store, self.driver.saved)
         self.driver.tick = self._tick
@@ -153,6 +144,7 @@ class Simulation:
         """End what the simulation has started."""
         self._crew.close()
         self._pool.shutdown()
+        self.driver.memories.close()
 
     def view(self, since: int = 0) -> JobView:
         """Return the job as operators see it; of its history, the versions from `since` on."""

@@ -19,8 +19,9 @@ from hansa.common.ui.live import show_live
 from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import USUAL, Options, Simulation, resumed
+from hansa.simulation.run import Simulation, resumed
 
 PAUSE = 0.1  # seconds between two pictures of the live view
 SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took

@@ -8,8 +8,9 @@ from hansa.common.app import load_app
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.views import JobView
 from hansa.simulation.data import FileForEach
+from hansa.simulation.options import Options
 from hansa.simulation.prepare import Prepared
-from hansa.simulation.run import Options, Simulation
+from hansa.simulation.run import Simulation
 
 
 def simulation(

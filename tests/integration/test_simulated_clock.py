@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hansa.common.values.views import JobView
-from hansa.simulation.run import Options
+from hansa.simulation.options import Options
 from tests.golden.fleet import SITES, TORCH
 from tests.simulated import history, simulation
 
