@@ -126,5 +126,5 @@ def test_what_sites_remember_may_be_on_the_disk(name: str, tmp_path: Path) -> No
 def test_memory_for_less_than_one_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     running = simulation(tmp_path / "o", JOBS["personal"], TORCH, SITES, Options(memory=100))
-    with pytest.raises(InvalidInput, match="one takes 0.0 MiB"):
+    with pytest.raises(InvalidInput, match=r"one takes 0\.0 MiB"):
         running.run()
