@@ -11,6 +11,7 @@ from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import pack
+from hansa.common.process.memory import young_garbage_only
 from hansa.common.run.folder import MODEL, keep_report, keep_resolved
 from hansa.common.site.source import source_of
 from hansa.common.torch.threads import threads
@@ -126,7 +127,7 @@ class Simulation:
     def run(self) -> JobView:
         """Run the job to its end."""
         try:
-            with threads(THREADS):
+            with threads(THREADS), young_garbage_only():
                 self.driver.run()
             return self.view()
         finally:
