@@ -68,8 +68,7 @@ class RowsOfASet(VirtualData):
         return cls(folder, names, bool(len(division.test)))
 
     def __getstate__(self) -> dict[str, object]:
-        kept = ("_folder", "names", "split", "held_out")
-        return {name: getattr(self, name) for name in kept}
+        return {name: getattr(self, name) for name in ("_folder", "names", "split", "held_out")}
 
     @cached_property
     def _whole(self) -> Examples:
