@@ -53,6 +53,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Go on with a simulation that was interrupted, from the folder of its results.",
 )
 @click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    metavar="JOURNAL",
+    help="Let everything happen in the order of a deployed job: a controller's state directory or journal.",
+)
+@click.option("--job", metavar="JOB", help="Which job of that journal, if it has several.")
+@click.option(
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
     help="Also write a row for each version into this .csv or .parquet file.",
@@ -71,6 +78,8 @@ def simulate(
     changes: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    replay: Path | None,
+    job: str | None,
     table: Path | None,
     as_json: bool,
 ) -> None:
@@ -85,9 +94,11 @@ def simulate(
     if table is not None:
         check_table(table)
     wait_without_spinning()
-    options = Options(workers=workers, memory=memory)
+    options = Options(workers=workers, memory=memory, replay=replay, job=job)
+    if job is not None and replay is None:
+        raise InvalidInput("--job: it names a job of the journal that --replay names")
     if resume is not None:
-        if file is not None or sites is not None or changes or out is not None:
+        if file is not None or sites is not None or changes or out is not None or replay is not None:
             raise InvalidInput(
                 "--resume: the job, its sites and its folder are those of the simulation so far"
             )

@@ -26,7 +26,7 @@ from hansa.simulation.availability import Availability, Span
 from hansa.simulation.crew.base import Assignment, Crew, Paused, Update
 from hansa.simulation.daemons import Daemons, Stint
 from hansa.simulation.data import VirtualData
-from hansa.simulation.forecast import Forecast
+from hansa.simulation.forecast import Forecast, Known
 from hansa.simulation.memory import SiteMemory
 from hansa.simulation.shell import Shell
 from hansa.simulation.store import SharedStore
@@ -73,6 +73,7 @@ class SavedDriver:
     daemons: Daemons
     downloads: Downloads
     pulses: dict[int, int]
+    forecast: Known
     memories: dict[int, SiteMemory]
     assigned: dict[TaskId, Assignment]
 
@@ -101,7 +102,6 @@ class Driver(Shell):
         self._pulses: dict[int, int] = {}  # the last one that each site was told
         # Training whose end depends on what others commit meanwhile is done epoch by epoch.
         self._listens = bool(machine.rule.policies_with(Policy.listens)) and app.train is None
-        self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
     def at(self) -> float:
@@ -142,6 +142,7 @@ class Driver(Shell):
             self._daemons,
             self._downloads,
             self._pulses,
+            self._forecast.known,
             self.memories.all(),
             self._assigned,
         )
@@ -149,7 +150,7 @@ class Driver(Shell):
     def restore(self, saved: SavedDriver) -> None:
         """Go on from a save; the machine has its memory already."""
         self.now, self._agenda, self._daemons = saved.now, saved.agenda, saved.daemons
-        self._downloads, self._pulses = saved.downloads, saved.pulses
+        self._downloads, self._pulses, self._forecast.known = saved.downloads, saved.pulses, saved.forecast
         self.memories.restore(saved.memories)
         self.traffic.up, self.traffic.down = saved.traffic.up, saved.traffic.down
         self._submit_again(saved.assigned)

@@ -47,6 +47,7 @@ class Shell(ABC):
         self.memories = Memories()
         self._submitted: set[TaskId] = set()  # tasks whose outcome the crew has
         self._assigned: dict[TaskId, Assignment] = {}  # tasks whose outcome the job has not been told
+        self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
     @abstractmethod

@@ -22,7 +22,7 @@ def simulation(
     changed: Callable[[], None] = lambda: None,
 ) -> Simulation:
     """Return a simulation whose sites have their numbers as data, as the golden apps expect."""
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "simulated").mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(sites):
         (folder / name).write_text(str(number))
     data = FileForEach({name: folder / name for name in sites}, "validation")
