@@ -14,10 +14,21 @@ if TYPE_CHECKING:
     from hansa.common.data.examples import Examples, load_npz
     from hansa.common.values.errors import HansaError
     from hansa.common.values.results import Evaluation
+    from hansa.simulation.api import simulate
     from hansa.simulation.sweep.api import sweep
 
 __version__ = "0.1.0"
-__all__ = ["App", "Evaluation", "Examples", "HansaError", "TrainingRun", "__version__", "load_npz", "sweep"]
+__all__ = [
+    "App",
+    "Evaluation",
+    "Examples",
+    "HansaError",
+    "TrainingRun",
+    "__version__",
+    "load_npz",
+    "simulate",
+    "sweep",
+]
 
 _HOMES = {
     "App": "common.app",
@@ -26,6 +37,7 @@ _HOMES = {
     "HansaError": "common.values.errors",
     "TrainingRun": "common.app",
     "load_npz": "common.data.examples",
+    "simulate": "simulation.api",
     "sweep": "simulation.sweep.api",
 }
 

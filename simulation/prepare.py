@@ -51,7 +51,13 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
     rehearse(app, data.examples(app, 0, TRAINING), data.path(0), "cpu")
     fold = fold_of(spec, data.names)
     data.held_out = frozenset(map(SiteName, (*fold.validation, *fold.test)))
-    return Prepared(assigned(spec, fold), app, data)
+    job = assigned(spec, fold)
+    if spec.simulate and spec.simulate.availability is not None:  # the job cannot wait for all of them
+        if spec.sites.min > len(fold.train):
+            raise InvalidInput(f"sites.min: only {len(fold.train)} sites train")
+        as_written = job.sites.model_copy(update={"min": spec.sites.min, "wait": spec.sites.wait})
+        job = job.model_copy(update={"sites": as_written})
+    return Prepared(job, app, data)
 
 
 def _divided(spec: JobSpec, data: DataSpec, app: App, sites: int | None, folder: Path) -> VirtualData:

@@ -1,12 +1,12 @@
 """A simulation from a job to the results in its folder."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hansa.common.app import load_app
 from hansa.common.data.site_files import Split, loaded_split
 from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
@@ -15,6 +15,7 @@ from hansa.common.models.frames import pack
 from hansa.common.run.folder import MODEL, keep_report, keep_resolved
 from hansa.common.site.source import source_of
 from hansa.common.torch.threads import threads
+from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import new_job_id
 from hansa.common.values.views import JobView
 from hansa.controller.engine.machine import Machine
@@ -22,8 +23,9 @@ from hansa.controller.jobs.views import Surroundings, job_view, origin_of
 from hansa.controller.rulebook.compose import compose
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
-from hansa.simulation.agenda import seconds
+from hansa.simulation.availability import availability_of
 from hansa.simulation.crew.base import Crew
+from hansa.simulation.crew.blocks import received
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TRAINING
@@ -31,6 +33,7 @@ from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
 from hansa.simulation.models import StoredModels
 from hansa.simulation.prepare import Prepared, prepare
+from hansa.simulation.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
 from hansa.simulation.store import SharedStore
 from hansa.simulation.submission import submitted
 from hansa.simulation.timing import Timing
@@ -67,11 +70,18 @@ class Simulation:
         folder: Path,
         options: Options = USUAL,
         changed: Callable[[], None] = lambda: None,
+        begun: Beginning | None = None,
     ) -> None:
+        """`begun` is what a simulation is of that was saved in the folder, and now goes on."""
         spec, data, self._folder = prepared.spec, prepared.data, folder
-        rule, job = compose(spec), new_job_id()
+        rule, job = compose(spec), begun.job if begun else new_job_id()
         self.store = SharedStore(options.memory, folder / "spilled")
-        spec, first = submitted(spec, rule, job, self.store)
+        saved = read_saved(folder) if begun else None
+        first = None
+        if begun and saved:
+            spec = begun.told
+        else:
+            spec, first = submitted(spec, rule, job, self.store)
         self.settings = prepared.spec.simulate or SimulateSpec()
         # Files that the job names are on this machine; the engine knows their digests.
         self.spec = prepared.spec.model_copy(update={"simulate": self.settings})
@@ -83,9 +93,22 @@ class Simulation:
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
         timing = Timing(self.settings, data.names, spec.seed)
-        self.driver = Driver(self.machine, bench, self.store, self._crew, data, timing, changed)
-        self._let_sites_join()
-        self.driver.begin(first)
+        availability = availability_of(self.settings.availability, data.names, spec.seed)
+        self.driver = Driver(
+            self.machine, bench, self.store, self._crew, data, prepared.app, timing, availability, changed
+        )
+        self._enrol_sites()
+        self.saves = Saves(folder, self.machine, self.store, self.driver.saved)
+        self.driver.tick = self._tick
+        self.stopping = False  # whether somebody wants it to end early
+        if saved:
+            restore(folder, saved, self.machine, self.store)
+            self.driver.restore(received(saved.driver))
+            self.saves.go_on(saved)
+        else:
+            source = source_of(self.spec.app).digest
+            self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
+            self.driver.begin(first)
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
@@ -93,16 +116,16 @@ class Simulation:
             return Workers(options.workers, ref, data, self.store)
         return Inline(Desk(ref, data, self._models))
 
-    def _let_sites_join(self) -> None:
+    def _enrol_sites(self) -> None:
         app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
         learners = set(roles.learners)
         for number, site in enumerate(data.names):
             if site in roles.evaluators:
                 evaluated = loaded_split(roles.evaluators[site])
-                self.driver.join(site, "evaluator", data.count(app, number, evaluated), stated)
+                self.driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
             if site in learners:
-                self.driver.join(site, "learner", data.count(app, number, TRAINING), stated)
+                self.driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
     def split(self) -> Split:
@@ -118,6 +141,14 @@ class Simulation:
         finally:
             self.close()
 
+    def _tick(self) -> None:
+        """Save now and then; if somebody wants the simulation to end, save it once more and end it."""
+        if self.stopping:
+            self.saves.save()
+            self.driver.cancel()
+        else:
+            self.saves.tick()
+
     def close(self) -> None:
         """End what the simulation has started."""
         self._crew.close()
@@ -127,7 +158,7 @@ class Simulation:
         """Return the job as operators see it; of its history, the versions from `since` on."""
         around = Surroundings(
             fleet=_Nobody(),
-            now=seconds(self.driver.now),
+            now=self.driver.at,
             bytes_up=self.driver.traffic.up,
             bytes_down=self.driver.traffic.down,
             trouble="",
@@ -139,7 +170,7 @@ class Simulation:
         """Return the job with its defaults filled in."""
         return self.view().model_copy(update={"resolved": resolved(self.machine.spec)})
 
-    def keep_results(self, wall_seconds: float, workers: str) -> JobView:
+    def keep_results(self, workers: str) -> JobView:
         """Write report, last model and resolved job into the folder."""
         view = self.whole_view()
         state = self.machine.state
@@ -153,16 +184,26 @@ class Simulation:
             "settings": self.settings.model_dump(mode="json"),
             "sites": len(self._prepared.data.names),
             "workers": workers,
-            "wall_seconds": round(wall_seconds, 3),
+            "wall_seconds": round(self.saves.seconds, 3),
         }
         keep_report(self._folder, view, self.spec, THREADS, simulation=about)
+        if view.status != "cancelled":
+            self.saves.end()
         return view
+
+
+def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] = lambda: None) -> Simulation:
+    """Return a simulation that was interrupted, to go on with; its app must not have changed."""
+    begun = read_beginning(folder)
+    if source_of(begun.spec.app).digest != begun.source:
+        raise InvalidInput(f"--resume {folder}: the app {begun.spec.app} has changed since; simulate anew")
+    prepared = Prepared(begun.spec, load_app(begun.spec.app), begun.data)
+    return Simulation(prepared, folder, options, changed, begun)
 
 
 def simulate(spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
-    begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers))
     simulation.run()
-    return simulation.keep_results(time.monotonic() - begun, str(workers))
+    return simulation.keep_results(str(workers))

@@ -6,7 +6,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import click
@@ -20,7 +20,7 @@ from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import USUAL, Options, Simulation
+from hansa.simulation.run import USUAL, Options, Simulation, resumed
 
 PAUSE = 0.1  # seconds between two pictures of the live view
 SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took
@@ -34,12 +34,9 @@ class Viewer:
         self._views: asyncio.Queue[JobView | None] = asyncio.Queue()
         self._next, self._since = 0.0, 0
         self.simulation: Simulation | None = None
-        self.stop = False
 
     def changed(self) -> None:
         """Send a view, if the last one is old enough; on the simulation's thread."""
-        if self.stop and self.simulation is not None:
-            self.simulation.driver.cancel()
         now = time.monotonic()
         if self.simulation is not None and now >= self._next:
             self._send()
@@ -63,22 +60,33 @@ class Viewer:
             yield view
 
 
+Make = Callable[[Callable[[], None]], Simulation]  # is told what to call after every change
+
+
 def run_and_show(
     spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options = USUAL
 ) -> tuple[JobView, bool]:
     """Simulate a job and keep its results; return its last view, and whether somebody ended it early."""
     folder.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(_run_and_show(spec, folder, sites, quiet, options))
+
+    def make(changed: Callable[[], None]) -> Simulation:
+        return Simulation(prepare(spec, sites, folder), folder, options, changed)
+
+    return asyncio.run(_run_and_show(make, folder, quiet, options))
 
 
-async def _run_and_show(
-    spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options
-) -> tuple[JobView, bool]:
-    begun = time.monotonic()
+def resume_and_show(folder: Path, quiet: bool, options: Options = USUAL) -> tuple[JobView, bool]:
+    """Go on with a simulation that was interrupted; return the same as `run_and_show`."""
+    return asyncio.run(
+        _run_and_show(lambda changed: resumed(folder, options, changed), folder, quiet, options)
+    )
+
+
+async def _run_and_show(make: Make, folder: Path, quiet: bool, options: Options) -> tuple[JobView, bool]:
     viewer, loop = Viewer(), asyncio.get_running_loop()
 
     def work() -> Simulation:
-        simulation = Simulation(prepare(spec, sites, folder), folder, options, viewer.changed)
+        simulation = make(viewer.changed)
         viewer.simulation = simulation
         if not quiet:
             _introduce(simulation)
@@ -96,12 +104,12 @@ async def _run_and_show(
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(time.monotonic() - begun, str(options.workers))
+    view = simulation.keep_results(str(options.workers))
     if not quiet:
         warn(view)
-        _print_summary(view, folder, simulation, time.monotonic() - begun)
+        _print_summary(view, folder, simulation, simulation.saves.seconds)
         warn_of_shortfalls(view)
-    return view, viewer.stop and view.status != "completed"
+    return view, simulation.stopping and view.status != "completed"
 
 
 @contextlib.contextmanager
@@ -110,9 +118,9 @@ def _signals(viewer: Viewer) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        if viewer.stop:
+        if viewer.simulation is None or viewer.simulation.stopping:
             os._exit(130)
-        viewer.stop = True
+        viewer.simulation.stopping = True
         click.echo("\nstopping: the job ends with its last model; Ctrl-C again ends at once", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -140,6 +148,8 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         how = "failed" if view.status == "failed" else "did not complete"
         click.echo(f"The simulation {how}: {view.reason}", err=True)
         click.echo(f"What exists of it is in {where}", err=True)
+        if simulation.stopping:
+            click.echo(f"`hansa simulate --resume {where}` goes on with it", err=True)
         return
     updates = sum(len(entry.updates) for entry in view.history)
     click.echo(

@@ -31,6 +31,7 @@ def located(spec: JobSpec, file: Path) -> JobSpec:
     """Find the app, and data that are files, from this folder or from beside the job file."""
     data = spec.data
     assert data is not None
+    spec = _with_availability(spec, file.parent)
     place, _, attribute = spec.app.rpartition(":")
     if place.endswith(".py") and not Path(place).is_file():
         if not (file.parent / place).is_file():
@@ -47,6 +48,18 @@ def located(spec: JobSpec, file: Path) -> JobSpec:
     if data.source not in SOURCES and not Path(str(data.source)).exists() and beside.exists():
         spec = spec.model_copy(update={"data": data.model_copy(update={"source": str(beside)})})
     return spec
+
+
+def _with_availability(spec: JobSpec, folder: Path) -> JobSpec:
+    """Find the file that says when the sites of a simulation are connected."""
+    simulate = spec.simulate
+    if simulate is None or not isinstance(simulate.availability, str):
+        return spec
+    here, beside = Path(simulate.availability), folder / simulate.availability
+    if not here.exists() and not beside.exists():
+        return spec  # a simulation says so; others ignore it
+    found = str((here if here.exists() else beside).absolute())
+    return spec.model_copy(update={"simulate": simulate.model_copy(update={"availability": found})})
 
 
 def prepare_data(spec: JobSpec, count: int | None, folder: Path, central: bool = False) -> SiteData:

@@ -33,6 +33,8 @@ def work(pipe: Connection, life: Connection, make: bytes, slab: str, folder: str
         except EOFError:
             return
         models.take(block, view)
+        for task in block.over:
+            desk.forget(task)
         outcomes = tuple(
             placed(desk.do(assignment), slot, view)
             for assignment, slot in zip(block.assignments, block.slots, strict=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.errors import InvalidInput
+from hansa.simulation.rows import Rows
 from hansa.simulation.sweep.driver import Driver, claimed
 from hansa.simulation.sweep.export import run_rows, write_summary
 from hansa.simulation.sweep.plan import Plan, make_plan
@@ -16,25 +16,13 @@ from hansa.simulation.sweep.table import Table
 SWEEPS = Path(".hansa/sweeps")
 
 
-class Rows(list[dict[str, Any]]):
-    """Flat rows, which can become a pandas table."""
-
-    def to_pandas(self) -> Any:
-        """Return a pandas DataFrame."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise InvalidInput("a DataFrame needs pandas: pip install pandas") from None
-        return pd.DataFrame(list(self))
-
-
 class SweepRows(Rows):
     """The table of a sweep, a row for each combination; `runs` has a row for each run."""
 
     def __init__(self, table: Table, folder: Path) -> None:
         super().__init__(map(flat_row, table.documents()))
         self.folder = folder
-        self.runs = Rows(run_rows(table))
+        self.runs = run_rows(table)
 
 
 def sweep(

@@ -12,10 +12,11 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, print_json
 from hansa.common.values.errors import InvalidInput, Unreachable
 from hansa.common.values.words import counted
+from hansa.simulation.rows import check_table
 from hansa.simulation.sweep.api import folder_of, run_sweep
 from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver
-from hansa.simulation.sweep.export import SUMMARY, check_table, document, versions_file, write_table
+from hansa.simulation.sweep.export import SUMMARY, document, versions_file, write_table
 from hansa.simulation.sweep.plan import Plan, make_plan
 from hansa.simulation.sweep.runners import Choice
 from hansa.simulation.sweep.show import print_results

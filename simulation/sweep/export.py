@@ -1,8 +1,5 @@
 """Results of a sweep for programs: sweep.json, and tables with a row for each run and for each version."""
 
-import csv
-import io
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,14 +7,12 @@ from typing import Any
 from hansa import __version__
 from hansa.common.process.files import write_whole
 from hansa.common.values.documents import written
-from hansa.common.values.errors import InvalidInput
+from hansa.simulation.rows import Rows, write_rows
 from hansa.simulation.sweep.results import Result, is_loss
 from hansa.simulation.sweep.statistics import TEST
 from hansa.simulation.sweep.table import Table
 
 SUMMARY = "sweep.json"
-CSV, PARQUET = ".csv", ".parquet"
-Rows = list[dict[str, Any]]
 
 
 def document(table: Table, with_versions: bool) -> dict[str, Any]:
@@ -67,7 +62,7 @@ def write_summary(table: Table, folder: Path) -> None:
 
 def run_rows(table: Table) -> Rows:
     """Return one flat row for each run; None is what does not exist."""
-    rows: Rows = []
+    rows = Rows()
     for result in table.results:
         last = result.versions[-1] if result.versions else None
         row: dict[str, Any] = _labels(result) | {"status": result.status, "reason": result.reason}
@@ -88,7 +83,7 @@ def version_rows(table: Table) -> Rows:
     """Return one flat row for each version of each run, with all its metrics."""
     versions = [version for result in table.results for version in result.versions]
     metrics = sorted({name for version in versions for name in version.metrics})
-    rows: Rows = []
+    rows = Rows()
     for result in table.results:
         for version in result.versions:
             row = _labels(result) | asdict(version)
@@ -101,19 +96,6 @@ def _labels(result: Result) -> dict[str, Any]:
     return {name: point.value for name, point in result.run.points.items()}
 
 
-def check_table(path: Path) -> None:
-    """Refuse, before anything runs, a file that could not be written."""
-    if path.suffix.lower() not in (CSV, PARQUET):
-        raise InvalidInput(f"--table {path}: the name must end in {CSV} or {PARQUET}")
-    if not path.absolute().parent.is_dir():
-        raise InvalidInput(f"--table {path}: there is no folder {path.absolute().parent}")
-    if path.suffix.lower() == PARQUET:
-        try:
-            import pyarrow as pa  # noqa: F401
-        except ImportError:
-            raise InvalidInput(f"--table {path}: Parquet needs pyarrow: pip install 'hansa[data]'") from None
-
-
 def versions_file(path: Path) -> Path:
     """Return the file of the versions, beside that of the runs."""
     return path.with_name(f"{path.stem}-versions{path.suffix}")
@@ -121,40 +103,5 @@ def versions_file(path: Path) -> Path:
 
 def write_table(table: Table, path: Path) -> None:
     """Write one file with a row for each run, and one beside it with a row for each version."""
-    _write(run_rows(table), path)
-    _write(version_rows(table), versions_file(path))
-
-
-def _write(rows: Rows, path: Path) -> None:
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    content = _parquet(rows, columns) if path.suffix.lower() == PARQUET else _csv(rows, columns)
-    try:
-        write_whole(path, content, 0o644, durable=False)
-    except OSError as error:
-        raise InvalidInput(f"{path}: cannot be written: {error.strerror}") from None
-
-
-def _csv(rows: Rows, columns: Sequence[str]) -> bytes:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)  # None is an empty cell
-    return text.getvalue().encode()
-
-
-def _parquet(rows: Rows, columns: Sequence[str]) -> bytes:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    arrays = {name: _column([row.get(name) for row in rows]) for name in columns}
-    sink = pa.BufferOutputStream()
-    parquet.write_table(pa.table(arrays), sink)
-    return bytes(sink.getvalue())
-
-
-def _column(values: list[Any]) -> list[Any]:
-    """Return values of one type: an axis may have numbers and words."""
-    kinds = {type(value) for value in values if value is not None}
-    if kinds <= {int, float} or len(kinds) <= 1:
-        return [float(v) if kinds == {int, float} and v is not None else v for v in values]
-    return [None if value is None else str(value) for value in values]
+    write_rows(run_rows(table), path)
+    write_rows(version_rows(table), versions_file(path))

@@ -10,9 +10,10 @@ import pytest
 
 import hansa
 from hansa.common.values.errors import InvalidInput
-from hansa.simulation.sweep.api import Rows, SweepRows
+from hansa.simulation.rows import Rows, check_table
+from hansa.simulation.sweep.api import SweepRows
 from hansa.simulation.sweep.curves import draw_curves, line_of
-from hansa.simulation.sweep.export import check_table, document, write_summary, write_table
+from hansa.simulation.sweep.export import document, write_summary, write_table
 from hansa.simulation.sweep.progress import ending
 from hansa.simulation.sweep.results import Result
 from hansa.simulation.sweep.show import cells, print_results, remarks
