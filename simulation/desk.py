@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import TypeVar
 
@@ -10,14 +10,15 @@ import numpy as np
 
 from hansa.common.app import App, load_app
 from hansa.common.data.examples import Examples
+from hansa.common.data.site_files import loaded_split
 from hansa.common.models.auxiliary import accompanied
-from hansa.common.models.frames import Sealer, cut
+from hansa.common.models.frames import peaks_of
 from hansa.common.models.model import Manifest
 from hansa.common.site.failures import failure_of
 from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.site.stock import Networks
-from hansa.common.values.ids import ModelKey
-from hansa.common.values.results import UpdateFacts
+from hansa.common.values.ids import ModelKey, TaskId
+from hansa.common.values.results import Progress, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.evaluator.measurer import Measurer, PreparedData
 from hansa.learner.jobs import Parts
@@ -25,6 +26,7 @@ from hansa.learner.trainer import Trainer
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
 from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
+from hansa.simulation.pausing import Pauses, Pulse, Report
 
 SITES = 1024  # whose data stay in memory as tensors
 T = TypeVar("T")
@@ -52,13 +54,13 @@ class _Site:
     def get(self, ref: str) -> _Loaded:
         """Return the app and the site's data."""
         if self._loaded is None:
-            which = self.split if self.split == "test" else TRAINING
-            self._loaded = _Loaded(self._app, self._data.examples(self._app, self._number, which))
+            examples = self._data.examples(self._app, self._number, loaded_split(self.split))
+            self._loaded = _Loaded(self._app, examples)
         return self._loaded
 
     def training(self, ref: str) -> Examples:
         """Return the site's training data."""
-        if self.split != "test":
+        if loaded_split(self.split) == TRAINING:
             return self.get(ref).examples
         return self._data.examples(self._app, self._number, TRAINING)
 
@@ -71,26 +73,48 @@ class Desk:
         self._networks = Networks("cpu")
         self._parts: OrderedDict[int, Parts] = OrderedDict()
         self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
+        self._pauses = Pauses(self._attempt)
 
     def do(self, assignment: Assignment) -> Outcome:
         """Do a task; whatever goes wrong is an outcome, too."""
-        try:
-            return self._do(assignment)
-        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
-            return Outcome(failure_of(error))
+        if assignment.pulses is not None:
+            return self._pauses.go_on(assignment)
+        return self._attempt(assignment, self._networks, lambda _: None, lambda: None)
 
-    def _do(self, assignment: Assignment) -> Outcome:
+    def forget(self, task: TaskId) -> None:
+        """Give up a training that is paused."""
+        self._pauses.forget(task)
+
+    def _attempt(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
+        steps = 0
+
+        def count(progress: Progress) -> None:
+            nonlocal steps
+            if self._app.train is None:  # else the app itself says how far it has come
+                steps = progress.steps
+            report(progress)
+
+        try:
+            outcome = self._do(assignment, networks, count, pulse)
+        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
+            outcome = Outcome(failure_of(error))
+        if isinstance(outcome.result, Update):
+            steps = max(steps, outcome.result.facts.steps)
+        known = self._parts.get(assignment.site, {}).get(assignment.task.job)
+        return replace(outcome, steps=steps, examples=len(known[0].examples) if known else 0)
+
+    def _do(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
         task, app, number = assignment.task, self._app, assignment.site
         memory = assignment.memory or SiteMemory()
         files = memory.files.copy()
         if isinstance(task.work, Evaluate):
-            site = _Site(app, self._data, number, self._data.split, files)
-            measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
+            site = _Site(app, self._data, number, self._data.evaluated(number), files)
+            measurer = Measurer(site, site, networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
             return Outcome(measurer.evaluate(app, task, arrays))
         site = _Site(app, self._data, number, TRAINING, files)
         parts = _recalled(self._parts, number, Parts)
-        trainer = Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+        trainer = Trainer(site, site, lambda _: pulse(), shared=networks, parts=parts)
         trainer.jobs.put_memory(task.job, memory.optimizer)
         match task.work:
             case Survey() as work:
@@ -101,13 +125,13 @@ class Desk:
                 _, arrays = self._fetch(work.model)
                 return Outcome(trainer.probe(app, task, work, arrays, Event()))
             case Train() as work:
-                update = self._train(trainer, task, work)
+                update = self._train(trainer, task, work, report)
                 return Outcome(update, memory_after(trainer, files, task.job))
 
-    def _train(self, trainer: Trainer, task: Task, work: Train) -> Update:
+    def _train(self, trainer: Trainer, task: Task, work: Train, report: Report) -> Update:
         beside = [each.name for each in work.auxiliary if each.down and not each.reset]
         base, arrays = self._fetch(work.model, work.base, beside)
-        return _sealed(*trainer.train(self._app, task, work, base, arrays, Event(), lambda _: None))
+        return _sealed(*trainer.train(self._app, task, work, base, arrays, Event(), report))
 
     def _fetch(
         self, key: ModelKey, base: ModelKey | None = None, auxiliary: Collection[str] = ()
@@ -141,7 +165,4 @@ def _recalled(kept: "OrderedDict[int, T]", site: int, make: Callable[[], T]) -> 
 
 def _sealed(manifest: Manifest, payload: np.ndarray, facts: UpdateFacts) -> Update:
     """Return an update with the peaks of its tensors."""
-    sealer = Sealer(manifest.spec)
-    for frame in cut(payload):
-        sealer.feed(frame)
-    return Update(manifest, tuple(sealer.peaks), payload, facts)
+    return Update(manifest, tuple(peaks_of(manifest.spec, payload)), payload, facts)

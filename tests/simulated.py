@@ -1,5 +1,6 @@
-"""Simulations in the process of a test, with the sites of golden runs or with rows of the digits."""
+"""Simulated jobs for tests: small apps, a data file for each site, everything in one process unless asked."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -7,33 +8,34 @@ from hansa.common.app import load_app
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.views import JobView
 from hansa.simulation.data import FileForEach
-from hansa.simulation.prepare import Prepared, prepare
-from hansa.simulation.run import USUAL, Options, Simulation
-from tests.golden.fleet import SITES, version_of
+from hansa.simulation.options import Options
+from hansa.simulation.prepare import Prepared
+from hansa.simulation.run import Simulation
 
 
-def simulate(folder: Path, job: dict[str, Any], app: str, options: Options = USUAL) -> JobView:
-    """Simulate a job with the sites of a golden run."""
-    folder.mkdir(exist_ok=True)
-    for number, name in enumerate(SITES):
+def simulation(
+    folder: Path,
+    job: dict[str, Any],
+    app: str,
+    sites: Sequence[str],
+    options: Options | None = None,
+    changed: Callable[[], None] = lambda: None,
+) -> Simulation:
+    """Return a simulation whose sites have their numbers as data, as the golden apps expect."""
+    (folder / "simulated").mkdir(parents=True, exist_ok=True)
+    for number, name in enumerate(sites):
         (folder / name).write_text(str(number))
-    usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
-    data = FileForEach({name: folder / name for name in SITES}, "validation")
-    spec = JobSpec.model_validate({**usual, **job})
-    return Simulation(Prepared(spec, load_app(app), data), folder / "simulated", options).run()
+    data = FileForEach({name: folder / name for name in sites}, "validation")
+    spec = JobSpec.model_validate({"app": app, "seed": 11, "sites": {"min": len(sites)}} | job)
+    prepared = Prepared(spec, load_app(app), data)
+    return Simulation(prepared, folder / "simulated", options or Options(), changed)
 
 
-def simulate_digits(
-    folder: Path, job: dict[str, Any], app: str, sites: int, options: Options = USUAL
-) -> JobView:
-    """Simulate a job with sites that share the digits."""
-    folder.mkdir(exist_ok=True)
-    usual = {"app": app, "seed": 11, "data": {"source": "digits"}}
-    spec = JobSpec.model_validate({**usual, **job})
-    return Simulation(prepare(spec, sites, folder), folder, options).run()
-
-
-def golden(view: JobView) -> dict[str, Any]:
-    """Return what golden values have of a job."""
-    outcome = {"status": view.status, "versions": [version_of(entry) for entry in view.history]}
-    return outcome if view.status == "completed" else outcome | {"reason": view.reason}
+def history(view: JobView) -> list[Any]:
+    """Return all that two simulations of a job must agree on."""
+    assert view.status == "completed", view.reason
+    versions = [entry.model_dump(exclude={"updates", "receipt", "personal"}) for entry in view.history]
+    updates = [
+        [update.model_dump(exclude={"task"}) for update in entry.updates] for entry in view.history
+    ]  # task ids, and so receipts, begin with the job's own id
+    return [view.seconds, view.reason, *zip(map(str, versions), map(str, updates), strict=True)]

@@ -52,6 +52,8 @@ class Performer:
         """Do a block; return its outcomes without the payloads of updates, and the payloads."""
         block: Block = received(packed)
         self._models.take(models, partial(self._fetch, models))
+        for task in block.over:
+            self._desk.forget(task)
         outcomes = [self._desk.do(assignment) for assignment in block.assignments]
         payloads = [each.result.payload for each in outcomes if isinstance(each.result, Update)]
         return [sent([_without_payload(each) for each in outcomes]), *payloads]

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import TaskId
 from hansa.common.values.results import Failure
-from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
+from hansa.simulation.crew.base import Assignment, Crew, Outcome, Paused, Update
 from hansa.simulation.crew.blocks import Block
 from hansa.simulation.slab import Slot
 from hansa.simulation.store import SharedStore
@@ -29,6 +29,10 @@ class Worker:
 
     blocks: dict[int, Block] = field(default_factory=dict)
     ready: bool = False
+    paused: set[TaskId] = field(default_factory=set)  # trainings that it can go on with
+    # Such trainings, with their next pulse.
+    queue: OrderedDict[TaskId, Assignment] = field(default_factory=OrderedDict)
+    over: list[TaskId] = field(default_factory=list)  # paused ones that were withdrawn; it is told later
 
 
 W = TypeVar("W", bound=Worker)
@@ -45,21 +49,36 @@ class BlockCrew(Crew, Generic[W]):
         self._queue: OrderedDict[TaskId, Assignment] = OrderedDict()
         # To be done one by one: a worker died of their block.
         self._alone: OrderedDict[TaskId, Assignment] = OrderedDict()
-        self._given: set[TaskId] = set()  # to workers
+        # The blocks in which workers have them: a task that was withdrawn may be submitted again.
+        self._given: dict[TaskId, int] = {}
         self._done: dict[TaskId, Outcome] = {}
         self._deaths: Counter[TaskId] = Counter()
         self._numbers = 0
         self._false_starts = 0
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
-        """Queue tasks; they are handed out when somebody waits for an outcome."""
-        self._queue.update((assignment.task.id, assignment) for assignment in assignments)
+        """Queue tasks; they are handed out when somebody waits for an outcome.
+
+        A paused training goes to the worker that has it: any other one would have to begin again.
+        """
+        for assignment in assignments:
+            task = assignment.task.id
+            having = self._having(task) if assignment.pulses else None
+            (having.queue if having else self._queue)[task] = assignment
+
+    def _having(self, task: TaskId) -> W | None:
+        return next((worker for worker in self.workers if task in worker.paused), None)
 
     def withdraw(self, task: TaskId) -> None:
         """Forget a task; if a worker has it, its outcome is thrown away."""
+        having = self._having(task)
+        if having:
+            having.paused.discard(task)
+            having.queue.pop(task, None)
+            having.over.append(task)
         self._queue.pop(task, None)
         self._alone.pop(task, None)
-        self._given.discard(task)
+        self._given.pop(task, None)
         self._deaths.pop(task, None)
         outcome = self._done.pop(task, None)
         if outcome is not None:
@@ -79,7 +98,7 @@ class BlockCrew(Crew, Generic[W]):
         """Start a worker."""
 
     @abstractmethod
-    def pack(self, number: int, assignments: tuple[Assignment, ...]) -> Block:
+    def pack(self, number: int, assignments: tuple[Assignment, ...], over: tuple[TaskId, ...]) -> Block:
         """Return a block of tasks with what its workers need."""
 
     @abstractmethod
@@ -97,15 +116,18 @@ class BlockCrew(Crew, Generic[W]):
         size = -(-len(self._queue) // (AHEAD * len(self.workers)))
         for _ in range(AHEAD):
             for worker in self.workers:
-                if worker.ready and len(worker.blocks) < AHEAD and (self._alone or self._queue):
+                waiting = worker.queue or self._alone or self._queue
+                if worker.ready and len(worker.blocks) < AHEAD and waiting:
                     self._hand(worker, max(1, min(BLOCK, size)))
 
     def _hand(self, worker: W, size: int) -> None:
-        queue, size = (self._alone, 1) if self._alone else (self._queue, min(size, len(self._queue)))
+        queue = worker.queue or self._alone or self._queue
+        size = min(size, len(queue)) if queue is self._queue else 1
         assignments = tuple(queue.popitem(last=False)[1] for _ in range(size))
         self._numbers += 1
-        block = self.pack(self._numbers, assignments)
-        self._given.update(assignment.task.id for assignment in assignments)
+        block = self.pack(self._numbers, assignments, tuple(worker.over))
+        worker.over.clear()
+        self._given.update((assignment.task.id, block.number) for assignment in assignments)
         worker.blocks[block.number] = block
         self.give(worker, block)
 
@@ -124,12 +146,18 @@ class BlockCrew(Crew, Generic[W]):
             used = isinstance(result, Update) and result.payload == slot
             if slot is not None and not used:
                 self.store.slab.give_back(slot)
-            if task in self._given:
-                self._given.discard(task)
+            worker.paused.discard(task)
+            paused = isinstance(result, Paused)
+            if self._given.get(task) == number:
+                del self._given[task]
                 self._deaths.pop(task, None)
                 self._done[task] = outcome
+                if paused:
+                    worker.paused.add(task)
             else:  # it was withdrawn
                 self._throw_away(outcome)
+                if paused:
+                    worker.over.append(task)
 
     def _throw_away(self, outcome: Outcome) -> None:
         if isinstance(outcome.result, Update) and isinstance(outcome.result.payload, Slot):
@@ -146,18 +174,19 @@ class BlockCrew(Crew, Generic[W]):
         if self._false_starts >= STARTS:
             raise HansaError(f"{STARTS} {self.noun} died before they were ready, the last one {how}")
         self.workers.append(self.start())
+        self._queue.update(worker.queue)  # others begin them again from their start
         # A worker does its blocks in order, so only the first of them can have ended it.
         first = min(worker.blocks, default=None)
         for number, block in sorted(worker.blocks.items()):
             for assignment, slot in zip(block.assignments, block.slots, strict=True):
                 if slot is not None:
                     self.store.slab.give_back(slot)
-                if assignment.task.id in self._given:  # otherwise it was withdrawn
+                if self._given.get(assignment.task.id) == number:  # otherwise it was withdrawn
                     self._do_again(assignment, how, blamed and number == first)
 
     def _do_again(self, assignment: Assignment, how: str, blamed: bool) -> None:
         task = assignment.task.id
-        self._given.discard(task)
+        del self._given[task]
         self._deaths[task] += blamed
         if self._deaths[task] < DEATHS:
             self._alone[task] = assignment

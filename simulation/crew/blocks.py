@@ -9,7 +9,7 @@ import numpy as np
 
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import Manifest, ModelSpec
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import ModelKey, TaskId
 from hansa.controller.storage.stores import StoredModel
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
 from hansa.simulation.slab import Slab, Slot, View
@@ -39,6 +39,7 @@ class Block:
     assignments: tuple[Assignment, ...]
     models: dict[ModelKey, Reference]
     slots: tuple[Slot | None, ...]
+    over: tuple[TaskId, ...] = ()  # tasks that are paused there and were withdrawn
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class Inline(Crew):
     def withdraw(self, task: TaskId) -> None:
         """Forget a task."""
         self._waiting.pop(task, None)
+        self._desk.forget(task)
 
     def close(self) -> None:
         """Forget all tasks."""

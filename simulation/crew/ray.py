@@ -11,7 +11,7 @@ import numpy as np
 
 from hansa import __version__
 from hansa.common.values.errors import HansaError, one_line
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import ModelKey, TaskId
 from hansa.simulation.crew.actor import Opening, reunited
 from hansa.simulation.crew.alike import digests_of, software
 from hansa.simulation.crew.base import Assignment, Outcome, Update
@@ -78,9 +78,9 @@ class RayCrew(BlockCrew[_Actor]):
 
     # Handing out.
 
-    def pack(self, number: int, assignments: tuple[Assignment, ...]) -> Block:
+    def pack(self, number: int, assignments: tuple[Assignment, ...], over: tuple[TaskId, ...]) -> Block:
         """Return a block; its models are in Ray's store."""
-        return Block(number, assignments, {}, (None,) * len(assignments))
+        return Block(number, assignments, {}, (None,) * len(assignments), over)
 
     def give(self, worker: _Actor, block: Block) -> None:
         """Call an actor."""

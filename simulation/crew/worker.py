@@ -36,6 +36,8 @@ def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:
     while True:
         block: Block = received(blocks.get())
         models.take(block.models, partial(_fetch, block, view))
+        for task in block.over:
+            desk.forget(task)
         outcomes = tuple(
             placed(desk.do(assignment), slot, view)
             for assignment, slot in zip(block.assignments, block.slots, strict=True)

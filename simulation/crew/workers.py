@@ -10,12 +10,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from hansa.common.models.frames import Layout
 from hansa.common.run.nursery import ensure_fork_server
 from hansa.common.values.errors import HansaError
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.tasks import Train
-from hansa.controller.transfers.wanted import wanted_update
 from hansa.simulation.crew.base import Assignment
 from hansa.simulation.crew.block_crew import BlockCrew, Worker
 from hansa.simulation.crew.blocks import Block, Done, Ready, Reference, received, sent, whole_payload
@@ -24,6 +22,7 @@ from hansa.simulation.data import VirtualData
 from hansa.simulation.desk import Desk
 from hansa.simulation.slab import Slot
 from hansa.simulation.store import SharedStore, SlabModel
+from hansa.simulation.traffic import UpdateSizes
 
 PRELOADED = ["hansa.simulation.crew.worker", "torch._dynamo"]
 
@@ -47,7 +46,7 @@ class Workers(BlockCrew[_Process]):
         self._context.set_forkserver_preload(PRELOADED)
         # It must be pickled once only: the data know their files, which may be a long list.
         self._make = sent(partial(Desk, ref, data))
-        self._sizes: dict[tuple[object, ...], int] = {}
+        self._sizes = UpdateSizes()
         self.workers = [self.start() for _ in range(count)]
 
     def close(self) -> None:
@@ -71,11 +70,11 @@ class Workers(BlockCrew[_Process]):
 
     # Handing out.
 
-    def pack(self, number: int, assignments: tuple[Assignment, ...]) -> Block:
+    def pack(self, number: int, assignments: tuple[Assignment, ...], over: tuple[TaskId, ...]) -> Block:
         """Return a block with places in the shared memory."""
         keys = {key for assignment in assignments for key in assignment.task.models}
         models = {key: self._reference(key) for key in keys}
-        return Block(number, assignments, models, tuple(map(self._slot, assignments)))
+        return Block(number, assignments, models, tuple(map(self._slot, assignments)), over)
 
     def give(self, worker: _Process, block: Block) -> None:
         """Send a block through a worker's pipe."""
@@ -90,13 +89,10 @@ class Workers(BlockCrew[_Process]):
     def _slot(self, assignment: Assignment) -> Slot | None:
         """Return a slot for the update of a task, if it makes one whose size is known."""
         task = assignment.task
-        if not isinstance(task.work, Train) or task.work.encoding is not None or self.store.full:
+        if not isinstance(task.work, Train) or self.store.full:
             return None
         with self.store.open(task.models[0]) as model:
-            kind = (task.work.tensors, task.work.auxiliary, model.manifest.spec)
-        if kind not in self._sizes:
-            self._sizes[kind] = Layout(wanted_update(task.work, model.manifest.spec)[0]).size
-        size = self._sizes[kind]
+            size = self._sizes.of(task.work, model.manifest.spec)
         return self.store.slab.take(size) if size else None
 
     # Collecting.

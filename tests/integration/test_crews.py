@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from hansa.common.values.errors import HansaError
-from hansa.simulation.run import Options
+from hansa.simulation.options import Options
 from tests.golden.fleet import TORCH
 from tests.golden.jobs import MACHINE
-from tests.simulated import golden, simulate, simulate_digits
+from tests.golden_simulated import golden, simulate, simulate_digits
 
 PROXIMAL = next(members for app, members in MACHINE.values() if "kept adam" in members)
 RADFED = {"rule": "radfed", "pace": {"rounds": 2, "hops": 3}, "sample": {"fraction": 0.6}}
