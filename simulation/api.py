@@ -67,11 +67,13 @@ def simulate(
     sites: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
     workers: int = 0,
+    ray: str | None = None,
     out: str | Path | None = None,
 ) -> Simulated:
     """Simulate a job file, like `hansa simulate`; `set` changes fields by dotted path.
 
-    With `workers`, call it below `if __name__ == "__main__":`, because they import the script again.
+    With `workers`, call it below `if __name__ == "__main__":`, because they import the script again. `ray` is
+    HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine.
     """
     file = Path(job)
     changes = [f"{name}={json.dumps(value)}" for name, value in (set or {}).items()]  # JSON is YAML
@@ -79,4 +81,4 @@ def simulate(
     folder = (Path(out) if out else new_folder(spec.name)).absolute()
     require_new(folder)
     require_fitting_layers(spec, file)
-    return Simulated(run(located(spec, file), folder, sites=sites, workers=workers), folder)
+    return Simulated(run(located(spec, file), folder, sites=sites, workers=workers, ray=ray), folder)

@@ -102,10 +102,9 @@ def simulate(
         check_table(table)
     wait_without_spinning()
     if ray is not None:
-        from hansa.simulation.crew.cluster import require_address, require_ray
+        from hansa.simulation.crew.cluster import require_ray
 
-        require_address(ray)
-        require_ray()
+        require_ray(ray)
     options = Options(workers=workers, ray=ray, memory=memory, replay=replay, job=job)
     if job is not None and replay is None:
         raise InvalidInput("--job: it names a job of the journal that --replay names")

@@ -24,12 +24,14 @@ class Cluster:
         """`cpus`: how many a cluster of our own has."""
         for name, value in QUIET.items():
             os.environ.setdefault(name, value)
-        require_ray()
+        require_ray(address)
         self._local: LocalRay | None = None
         self._connected = False
-        if address == AUTO and not _is_connected():
+        if not _is_connected() and address == AUTO:
             self._local = LocalRay(cpus)
             address = self._local.address
+        elif not _is_connected():
+            _require_answer(address)
         self.ray: Any = importlib.import_module("ray")
         if not _is_connected():  # otherwise, whoever has connected us also disconnects us
             self._connect(address)
@@ -37,7 +39,6 @@ class Cluster:
     def _connect(self, address: str) -> None:
         logging.getLogger("ray").setLevel(logging.ERROR)
         try:
-            _require_answer(address)
             self.ray.init(address=address, log_to_driver=False, configure_logging=False)
         except Exception as error:
             self.close()
@@ -73,20 +74,19 @@ def _is_connected() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
-def require_ray() -> None:
-    """Refuse if Ray is not installed. It is not loaded yet: that has settings of its own."""
-    if importlib.util.find_spec("ray") is None:
-        raise Refused("--ray: Ray is not installed: pip install 'hansa[ray]'")
+def require_ray(address: str) -> None:
+    """Refuse what cannot be the address of a cluster, or if Ray is not installed.
 
-
-def require_address(address: str) -> None:
-    """Refuse what cannot be the address of a cluster."""
+    Ray is not loaded for that: it reads its settings when it is, and some of them are ours.
+    """
     host, _, port = address.rpartition(":")
     if address != AUTO and (not host or "/" in host or not port.isdecimal()):
         raise InvalidInput(
             f"--ray {address}: write HOST:PORT of the cluster's head, on whose nodes this command must run,"
             " or auto for a cluster on this machine"
         )
+    if importlib.util.find_spec("ray") is None:
+        raise Refused("--ray: Ray is not installed: pip install 'hansa[ray]'")
 
 
 def _require_answer(address: str) -> None:
@@ -101,8 +101,6 @@ def _require_answer(address: str) -> None:
 
 
 def _refusal(address: str, error: Exception) -> HansaError:
-    if isinstance(error, HansaError):
-        return error
     hint = ""
     if isinstance(error, ConnectionError):
         hint = " (does the cluster have a token that RAY_AUTH_TOKEN should say?)"

@@ -30,6 +30,7 @@ def sweep(
     *,
     out: str | Path | None = None,
     workers: int = 0,
+    ray: str | None = None,
     processes: bool = False,
     controller: str | None = None,
     tls: str | Path | None = None,
@@ -38,14 +39,14 @@ def sweep(
 ) -> SweepRows:
     """Run what is missing of a sweep and return its table, like `hansa sweep`.
 
-    `source` is a sweep file, or what such a file says. Runs are simulations, in this process or in some
-    `workers`; with `processes` real federations on this machine; with `controller` (HOST:PORT, and the folder
-    of certificates `tls`) jobs of a standing controller. Runs that failed have no values; `runs` of the
-    result says why.
+    `source` is a sweep file, or what such a file says. Runs are simulations, in this process, in some
+    `workers` or on a Ray cluster (`ray`); with `processes` real federations on this machine; with
+    `controller` (HOST:PORT, and the folder of certificates `tls`) jobs of a standing controller. Runs that
+    failed have no values; `runs` of the result says why.
     """
     where = Path(source) if isinstance(source, str | Path) else source
     fleet = Endpoint(controller, Path(tls) if tls else None) if controller else None
-    runner = Choice(workers, processes, fleet).runner()
+    runner = Choice(workers, ray, processes, fleet).runner()
     plan = make_plan(where, runner.way)
     folder = folder_of(plan, Path(out) if out else None)
     return SweepRows(run_sweep(plan, folder, runner, retry, quiet), folder)

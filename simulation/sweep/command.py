@@ -39,6 +39,11 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     show_default=True,
     help="Worker processes of each simulation; 0: this process does everything. The results are the same.",
 )
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Simulate on a Ray cluster: HOST:PORT of its head, or auto for a cluster on this machine.",
+)
 @click.option("--processes", is_flag=True, help="Run each job as `hansa run` does, as real processes.")
 @click.option(
     "--fleet", is_flag=True, help="Run the jobs on the standing controller that --controller names."
@@ -60,6 +65,7 @@ def sweep(
     file: Path,
     out: Path | None,
     workers: int,
+    ray: str | None,
     processes: bool,
     fleet: bool,
     controller: Endpoint,
@@ -76,7 +82,7 @@ def sweep(
     """
     # An address in the environment alone does not send jobs to a fleet.
     named = ctx.get_parameter_source("controller") is ParameterSource.COMMANDLINE
-    runner = Choice(workers, processes, controller if fleet or named else None).runner()
+    runner = Choice(workers, ray, processes, controller if fleet or named else None).runner()
     if table_file:
         check_table(table_file)
     plan = make_plan(file, runner.way)

@@ -49,7 +49,8 @@ class Runner(Protocol):
 class Choice:
     """The way of running that somebody asked for; simulation unless they say otherwise."""
 
-    workers: int = 0  # processes of a simulation; 0: this one does everything
+    workers: int = 0  # processes of a simulation or, on Ray, actors; 0: this process, or one for each CPU
+    ray: str | None = None  # the address of a Ray cluster for simulations, or "auto"
     processes: bool = False
     fleet: Endpoint | None = None
 
@@ -57,26 +58,31 @@ class Choice:
         """Return the runner; refuse a choice of two."""
         if self.processes and self.fleet:
             raise InvalidInput("--processes runs jobs on this machine: leave out --fleet and --controller")
-        if self.workers and (self.processes or self.fleet):
+        if (self.workers or self.ray) and (self.processes or self.fleet):
+            option = "--workers" if self.workers else "--ray"
             raise InvalidInput(
-                "--workers is for simulations: leave out --processes, --fleet and --controller"
+                f"{option} is for simulations: leave out --processes, --fleet and --controller"
             )
         if self.fleet is not None:
             return ControllerRunner(self.fleet)
-        return ProcessRunner() if self.processes else SimulationRunner(self.workers)
+        return ProcessRunner() if self.processes else SimulationRunner(self.workers, self.ray)
 
 
 class SimulationRunner:
-    """Every run is a simulation: virtual sites, in this process or in some workers."""
+    """Every run is a simulation: virtual sites, in this process, in some workers or on a Ray cluster."""
 
-    way = Way("simulation")  # the number of workers makes no difference to results
+    way = Way("simulation")  # who does the work makes no difference to results
 
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, workers: int, ray: str | None) -> None:
+        self._workers, self._ray = workers, ray
 
     def prepare(self) -> None:
         """Get ready to load PyTorch."""
         wait_without_spinning()
+        if self._ray is not None:
+            from hansa.simulation.crew.cluster import require_ray
+
+            require_ray(self._ray)
 
     def run(self, spec: JobSpec, folder: Path) -> Report:
         """Simulate a job; its data and models are removed when it has completed."""
@@ -84,7 +90,7 @@ class SimulationRunner:
 
         _remove_all_but((RECORD,), folder)  # what an earlier attempt has left
         try:
-            view = simulate(spec, folder, workers=self._workers)
+            view = simulate(spec, folder, workers=self._workers, ray=self._ray)
         except HansaError:
             raise
         except ANYTHING as error:  # the app runs in this process, and may fail in any way
