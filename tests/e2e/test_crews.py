@@ -1,0 +1,46 @@
+"""However a simulation ends, the processes that work for it end, too."""
+
+import os
+import signal
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.simulated_scene import Scene
+from tests.processes import marked, new_mark
+from tests.waiting import until
+
+CREWS = [
+    pytest.param(["--workers", "2"], id="workers"),
+    pytest.param(
+        ["--ray", "auto", "--workers", "2"],
+        id="ray",
+        marks=pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install 'hansa[ray]'"),
+    ),
+]
+
+
+@pytest.mark.parametrize("crew", CREWS)
+def test_nothing_outlives_a_driver_that_is_killed(crew: list[str], tmp_path: Path) -> None:
+    scene, mark = Scene(tmp_path), new_mark()
+    scene.hold()
+    with scene.start("out", *crew, **mark) as driver:
+        assert scene.busy(2)
+        driver.kill()
+    until(lambda: not marked(mark), 20, lambda: f"these are left: {marked(mark)}")
+
+
+@pytest.mark.parametrize("crew", CREWS)
+def test_ctrl_c_ends_the_workers_and_keeps_the_results(crew: list[str], tmp_path: Path) -> None:
+    scene, mark = Scene(tmp_path), new_mark()
+    scene.hold()
+    with scene.start("out", *crew, **mark) as driver:
+        assert scene.busy(2)
+        os.killpg(driver.pid, signal.SIGINT)
+        assert driver.stderr is not None
+        until(lambda: "stopping" in (driver.stderr.readline() if driver.stderr else ""), 20)
+        scene.go_on()
+        assert driver.wait(60) == 130
+    assert scene.digests("out")
+    until(lambda: not marked(mark), 20, lambda: f"these are left: {marked(mark)}")
