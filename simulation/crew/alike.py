@@ -54,6 +54,7 @@ def _digest(path: Path) -> bytes:
     """Return the digest of a file, or of all files in a folder."""
     try:
         if not path.is_dir():
+            path.open("rb").close()  # its errors are clearer than those of blake3
             return blake3().update_mmap(path).digest()
         hasher = blake3()
         for inner in sorted(each for each in path.rglob("*") if each.is_file()):

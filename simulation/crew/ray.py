@@ -145,7 +145,9 @@ class RayCrew(BlockCrew[_Actor]):
     def _mourn(self, worker: _Actor, error: Exception) -> None:
         with contextlib.suppress(Exception):
             self._ray.kill(worker.handle)  # it may only be out of reach
-        if self._cluster.is_alive(worker.node):
+        if not worker.ready:
+            self.bury(worker, f"as Ray says: {one_line(error)}", blamed=False)
+        elif self._cluster.is_alive(worker.node):
             memory = LOW_MEMORY in str(error)
             why = "which ran low on memory" if memory else "and Ray does not say by which signal"
             self.bury(worker, f"on node {worker.address}, {why}")
@@ -156,7 +158,8 @@ class RayCrew(BlockCrew[_Actor]):
 def _actor_class() -> type:
     """Return the class of actors.
 
-    It travels with its code, and must not use anything of this module: a node without our package says so.
+    It travels with its code, which must not need our package, not even for annotations: a node without the
+    package says so.
     """
 
     class HansaActor:
@@ -179,7 +182,7 @@ def _actor_class() -> type:
                 return node, address, str(error)
             return node, address, ""
 
-        def do(self, block: bytes, models: dict[ModelKey, Any]) -> list[Any]:
+        def do(self, block: bytes, models: Any) -> list[Any]:
             """Do a block of tasks."""
             return self._performer.do(block, models)
 

@@ -59,7 +59,7 @@ class Scene:
 
     def busy(self, count: int) -> list[int]:
         """Wait until this many processes are in training; return them, and forget them."""
-        pids = until(lambda: self._busy(count), 90, "nobody trains")
+        pids = until(lambda: self._busy(count), 90, f"fewer than {count} train")
         for path in self.folder.glob("busy-*"):
             path.unlink()
         return pids
