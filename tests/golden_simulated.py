@@ -8,8 +8,11 @@ from hansa.common.values.views import JobView
 from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import prepare
 from hansa.simulation.run import Simulation
+from tests import poisoned_app
 from tests.golden.fleet import SITES, version_of
 from tests.simulated import simulation
+
+POISONED = f"{poisoned_app.__file__}:app"
 
 
 def simulate(folder: Path, job: dict[str, Any], app: str, options: Options = USUAL) -> JobView:
@@ -30,3 +33,10 @@ def golden(view: JobView) -> dict[str, Any]:
     """Return what golden values have of a job."""
     outcome = {"status": view.status, "versions": [version_of(entry) for entry in view.history]}
     return outcome if view.status == "completed" else outcome | {"reason": view.reason}
+
+
+def poison_in(folder: Path, how_often: str) -> Path:
+    """Let site s3 of the poisoned app end its process, "once" or "always"; return the file that does it."""
+    folder.mkdir(exist_ok=True)
+    (folder / "poison").write_text(how_often)
+    return folder / "poison"

@@ -10,7 +10,7 @@ from hansa.common.values.errors import HansaError
 from hansa.simulation.options import Options
 from tests.golden.fleet import TORCH
 from tests.golden.jobs import MACHINE
-from tests.golden_simulated import golden, simulate, simulate_digits
+from tests.golden_simulated import POISONED, golden, poison_in, simulate, simulate_digits
 
 PROXIMAL = next(members for app, members in MACHINE.values() if "kept adam" in members)
 RADFED = {"rule": "radfed", "pace": {"rounds": 2, "hops": 3}, "sample": {"fraction": 0.6}}
@@ -25,23 +25,6 @@ LARGE = """
 from torch import nn
 from hansa import App
 app = App(model=lambda: nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 10)), classes=10)
-"""
-POISONED = """
-import os, signal
-from dataclasses import replace
-from pathlib import Path
-from tests.golden.apps.plain import app as plain
-
-FLAG = Path(__file__).with_name("poison")
-
-def train(arrays, run):
-    if run.data.name == "s3" and FLAG.exists():
-        if FLAG.read_text() == "once":
-            FLAG.unlink()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return plain.train(arrays, run)
-
-app = replace(plain, train=train)
 """
 CHOOSY = """
 import os
@@ -70,26 +53,18 @@ def test_large_memories_of_sites_pass_in_both_directions_at_once(tmp_path: Path)
     assert golden(alone) == golden(shared)
 
 
-@pytest.fixture
-def poisoned(tmp_path: Path) -> Path:
-    """Return an app whose site s3 ends its process in training while there is a file `poison` beside it."""
-    path = tmp_path / "poisoned.py"
-    path.write_text(POISONED)
-    return path
-
-
-def test_a_task_that_ended_a_worker_is_done_again(tmp_path: Path, poisoned: Path) -> None:
-    alone = golden(simulate(tmp_path / "alone", JOBS["radfed"], f"{poisoned}:app"))
-    (tmp_path / "poison").write_text("once")
-    view = simulate(tmp_path / "shared", JOBS["radfed"], f"{poisoned}:app", Options(workers=2))
-    assert not (tmp_path / "poison").exists()
+def test_a_task_that_ended_a_worker_is_done_again(tmp_path: Path) -> None:
+    alone = golden(simulate(tmp_path / "alone", JOBS["radfed"], POISONED))
+    poison = poison_in(tmp_path / "shared", "once")
+    view = simulate(tmp_path / "shared", JOBS["radfed"], POISONED, Options(workers=2))
+    assert not poison.exists()
     assert golden(view) == alone
 
 
-def test_a_task_that_ended_two_workers_fails(tmp_path: Path, poisoned: Path) -> None:
-    (tmp_path / "poison").write_text("always")
+def test_a_task_that_ended_two_workers_fails(tmp_path: Path) -> None:
+    poison_in(tmp_path / "shared", "always")
     job = {"rule": "fedavg", "pace": {"rounds": 2}}
-    view = simulate(tmp_path / "shared", job, f"{poisoned}:app", Options(workers=2))
+    view = simulate(tmp_path / "shared", job, POISONED, Options(workers=2))
     assert view.status == "completed"
     for version in view.history[1:]:
         assert version.lost == {"s3": "it ended 2 worker processes, the last one by SIGKILL"}
