@@ -105,7 +105,7 @@ async def _run_and_show(make: Make, folder: Path, quiet: bool, options: Options)
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(str(options.workers))
+    view = simulation.keep_results(str(options))
     if not quiet:
         warn(view)
         _print_summary(view, folder, simulation, simulation.saves.seconds)
