@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from functools import cache, partial
 from threading import Event
 from typing import Any, cast
 
@@ -136,7 +136,7 @@ class Trainer:
 
         An update with secret randomness that is finished already is returned as it is.
         """
-        mark = fingerprint(task, base)
+        mark = cache(partial(fingerprint, task, base))
         if (update := self._finished.of(task, mark)) is not None:
             return update
         asked = asked_of(app, work)
@@ -188,7 +188,7 @@ class Trainer:
         manifest, payload = sent or (seal(returned, payload), payload)
         update = Update(manifest, payload, UpdateFacts(n_train=len(training.examples), **facts))
         if secret.drawn:
-            self._finished.keep(task, mark, update)
+            self._finished.keep(task, mark(), update)
         return update
 
     def _remember(self, run: LocalRun, spec: ModelSpec) -> None:
@@ -295,4 +295,4 @@ class Trainer:
             scope.awaken()
             metrics = company.finish()
         network.zero_grad()  # gradients are as large as what is trained, and the next task has its own
-        return company, asdict(done) | {"seconds": seconds, "metrics": metrics}
+        return company, vars(done) | {"seconds": seconds, "metrics": metrics}

@@ -8,11 +8,12 @@ from hansa.common.job.file import load_job
 from hansa.common.run.site_data import located
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.job_documents import exit_code, outcome
-from hansa.common.ui.options import print_json
+from hansa.common.ui.options import Size, print_json
 from hansa.common.values.bounds import SITES
 from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.views import JobView
 from hansa.simulation.folders import new_folder, require_new
+from hansa.simulation.options import Options
 from hansa.simulation.rows import check_table, version_rows, write_rows
 
 INTERRUPTED = 130  # the exit code, whichever signal it was
@@ -31,6 +32,19 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Worker processes; 0: this process does everything. The results are the same.",
 )
 @click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Let actors on a Ray cluster do the work: HOST:PORT of its head, or auto for a cluster on this"
+    " machine. --workers says how many (default: one for each CPU). Needs hansa[ray].",
+)
+@click.option(
+    "--memory",
+    type=Size(least=16 << 20),
+    default="4GiB",
+    show_default=True,
+    help="Memory for models and for what sites remember; what exceeds it goes to the folder of the results.",
+)
+@click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
 )
 @click.option(
@@ -44,6 +58,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     metavar="DIRECTORY",
     help="Go on with a simulation that was interrupted, from the folder of its results.",
 )
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    metavar="JOURNAL",
+    help="Let everything happen in the order of a deployed job: a controller's state directory or journal.",
+)
+@click.option("--job", metavar="JOB", help="Which job of that journal, if it has several.")
 @click.option(
     "--table",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -59,9 +80,13 @@ def simulate(
     file: Path | None,
     sites: int | None,
     workers: int,
+    ray: str | None,
+    memory: int,
     changes: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    replay: Path | None,
+    job: str | None,
     table: Path | None,
     as_json: bool,
 ) -> None:
@@ -76,17 +101,24 @@ def simulate(
     if table is not None:
         check_table(table)
     wait_without_spinning()
+    if ray is not None:
+        from hansa.simulation.crew.cluster import require_address, require_ray
+
+        require_address(ray)
+        require_ray()
+    options = Options(workers=workers, ray=ray, memory=memory, replay=replay, job=job)
+    if job is not None and replay is None:
+        raise InvalidInput("--job: it names a job of the journal that --replay names")
     if resume is not None:
-        if file is not None or sites is not None or changes or out is not None:
+        if file is not None or sites is not None or changes or out is not None or replay is not None:
             raise InvalidInput(
                 "--resume: the job, its sites and its folder are those of the simulation so far"
             )
-        from hansa.simulation.run import Options
         from hansa.simulation.show import resume_and_show
 
-        view, interrupted = resume_and_show(resume.absolute(), as_json, Options(workers=workers))
+        view, interrupted = resume_and_show(resume.absolute(), as_json, options)
     else:
-        view, interrupted = _simulate(file, sites, workers, changes, out, as_json)
+        view, interrupted = _simulate(file, sites, changes, out, as_json, options)
     if table is not None:
         write_rows(version_rows(view), table)
     if as_json:
@@ -97,10 +129,10 @@ def simulate(
 def _simulate(
     file: Path | None,
     sites: int | None,
-    workers: int,
     changes: tuple[str, ...],
     out: Path | None,
     as_json: bool,
+    options: Options,
 ) -> tuple[JobView, bool]:
     if file is None:
         raise InvalidInput("name a job file, or a folder with --resume")
@@ -114,8 +146,7 @@ def _simulate(
     require_new(folder)
     # PyTorch takes a second to load, and help does not need it.
     from hansa.common.ui.layers import require_fitting_layers
-    from hansa.simulation.run import Options
     from hansa.simulation.show import run_and_show
 
     require_fitting_layers(spec, file)
-    return run_and_show(located(spec, file), folder, sites, as_json, Options(workers=workers))
+    return run_and_show(located(spec, file), folder, sites, as_json, options)

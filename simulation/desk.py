@@ -12,7 +12,7 @@ from hansa.common.app import App, load_app
 from hansa.common.data.examples import Examples
 from hansa.common.data.site_files import loaded_split
 from hansa.common.models.auxiliary import accompanied
-from hansa.common.models.frames import Sealer, cut
+from hansa.common.models.frames import peaks_of
 from hansa.common.models.model import Manifest
 from hansa.common.site.failures import failure_of
 from hansa.common.site.memory_files import MemoryFiles
@@ -84,6 +84,10 @@ class Desk:
     def forget(self, task: TaskId) -> None:
         """Give up a training that is paused."""
         self._pauses.forget(task)
+
+    def close(self) -> None:
+        """Give up all trainings that are paused."""
+        self._pauses.close()
 
     def _attempt(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
         steps = 0
@@ -165,7 +169,4 @@ def _recalled(kept: "OrderedDict[int, T]", site: int, make: Callable[[], T]) -> 
 
 def _sealed(manifest: Manifest, payload: np.ndarray, facts: UpdateFacts) -> Update:
     """Return an update with the peaks of its tensors."""
-    sealer = Sealer(manifest.spec)
-    for frame in cut(payload):
-        sealer.feed(frame)
-    return Update(manifest, tuple(sealer.peaks), payload, facts)
+    return Update(manifest, tuple(peaks_of(manifest.spec, payload)), payload, facts)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from hansa.common.app import App
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.results import Evaluation, Failure
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluate, Task, Train
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
@@ -23,10 +22,11 @@ from hansa.controller.plugin.policies import Policy
 from hansa.controller.work.bench import Bench
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.availability import Availability, Span
-from hansa.simulation.crew.base import Assignment, Crew, Paused, Update
+from hansa.simulation.crew.base import Assignment, Crew, Paused
 from hansa.simulation.daemons import Daemons, Stint
 from hansa.simulation.data import VirtualData
-from hansa.simulation.forecast import Forecast
+from hansa.simulation.due import DueTimes
+from hansa.simulation.forecast import Forecast, Known
 from hansa.simulation.memory import SiteMemory
 from hansa.simulation.shell import Shell
 from hansa.simulation.store import SharedStore
@@ -73,6 +73,7 @@ class SavedDriver:
     daemons: Daemons
     downloads: Downloads
     pulses: dict[int, int]
+    forecast: Known
     memories: dict[int, SiteMemory]
     assigned: dict[TaskId, Assignment]
 
@@ -97,11 +98,11 @@ class Driver(Shell):
         self._timing, self._availability = timing, availability
         self._agenda, self._daemons = Agenda[Entry](), Daemons()
         self._downloads, self._forecast = Downloads(), Forecast(app, self.intake.manifest)
+        self._due = DueTimes(timing, self._forecast)
         self._statements: dict[tuple[SiteName, ev.Role], tuple[int, Stated]] = {}
         self._pulses: dict[int, int] = {}  # the last one that each site was told
         # Training whose end depends on what others commit meanwhile is done epoch by epoch.
         self._listens = bool(machine.rule.policies_with(Policy.listens)) and app.train is None
-        self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
     def at(self) -> float:
@@ -142,14 +143,16 @@ class Driver(Shell):
             self._daemons,
             self._downloads,
             self._pulses,
-            self._memories,
+            self._forecast.known,
+            self.memories.all(),
             self._assigned,
         )
 
     def restore(self, saved: SavedDriver) -> None:
         """Go on from a save; the machine has its memory already."""
         self.now, self._agenda, self._daemons = saved.now, saved.agenda, saved.daemons
-        self._downloads, self._pulses, self._memories = saved.downloads, saved.pulses, saved.memories
+        self._downloads, self._pulses, self._forecast.known = saved.downloads, saved.pulses, saved.forecast
+        self.memories.restore(saved.memories)
         self.traffic.up, self.traffic.down = saved.traffic.up, saved.traffic.down
         self._submit_again(saved.assigned)
 
@@ -197,8 +200,9 @@ class Driver(Shell):
                 self._forget(task.id, stint.outcome if stint else None)
         self._downloads.forget(number)
         self._pulses.pop(number, None)
-        if number in self._memories:
-            self._memories[number] = self._memories[number].restarted
+        memory = self.memories.get(number)
+        if memory is not None:
+            self.memories.put(number, memory.restarted)
         for role in self._roles(site):
             self.handle(ev.SiteLeft(at=self.at, site=site, role=role))
         self._expect(number, self._availability.after(number, presence.span))
@@ -242,7 +246,7 @@ class Driver(Shell):
         self._daemons.begin(stint)
         if self._is_listening(task):
             self._listen(stint)
-        self._await(stint)
+        self._enter(stint, *self._due.soonest(stint, self.now))
 
     def _download(self, site: int, task: Task) -> int:
         """Let a site fetch the models of a task; return how long it takes."""
@@ -252,29 +256,6 @@ class Driver(Shell):
         size = self._downloads.fetch(site, role_of(task), manifests, beside)
         self.traffic.down += size
         return self._timing.download(size)
-
-    def _await(self, stint: Stint) -> None:
-        """Put a task on the agenda for the earliest time at which something can come of it."""
-        task, site = stint.task, stint.site
-        soonest = (self._bound(stint), _rank(task))
-        if stint.pulses is not None and isinstance(task.work, Train):
-            same = stint.epoch if task.work.source is None else 0  # all epochs are equally long
-            steps = stint.reached + (same or self._forecast.epoch(site, task.work))
-            epoch_ends = max(stint.began + self._timing.training(site, steps), self.now + 1)
-            soonest = min(soonest, (epoch_ends, Rank.EPOCH))
-        self._enter(stint, *soonest)
-
-    def _bound(self, stint: Stint) -> int:
-        """Return when a site can be done with a task at the earliest, as far as that is known."""
-        site, work, timing = stint.site, stint.task.work, self._timing
-        if isinstance(work, Train):
-            steps = stint.reached or self._forecast.steps(site, work)
-            upload = timing.upload(self._forecast.upload(stint.task))
-            return stint.began + timing.training(site, steps) + upload
-        if isinstance(work, Evaluate):
-            examples = self._forecast.examples(site, work)
-            return stint.began + timing.evaluation(site, examples) + timing.upload(0)
-        return stint.began + 1 + timing.upload(0)
 
     def _enter(self, stint: Stint, at: int, rank: Rank) -> None:
         number = int(stint.task.id.rpartition("-")[2])
@@ -287,7 +268,7 @@ class Driver(Shell):
         if stint.outcome is None:
             stint.outcome = self._outcome(stint.task.id)
             self._forecast.learn(stint.site, stint.task, stint.outcome)
-        exact = self._completion(stint)
+        exact = self._due.exactly(stint)
         if exact > (self.now, rank):
             self._enter(stint, *exact)
         elif isinstance(stint.outcome.result, Paused):
@@ -295,29 +276,13 @@ class Driver(Shell):
         else:
             self._finish(stint)
 
-    def _completion(self, stint: Stint) -> tuple[int, Rank]:
-        """Return when the outcome of a task, which is known, happens."""
-        outcome, site, timing = stint.outcome, stint.site, self._timing
-        assert outcome is not None
-        result, trained = outcome.result, stint.began + timing.training(site, outcome.steps)
-        match result:
-            case Paused():
-                return trained, Rank.EPOCH
-            case Update():
-                return trained + timing.upload(result.nbytes), Rank.UPDATE
-            case Failure():
-                return self._bound(stint), Rank.FAILURE
-            case Evaluation():
-                return stint.began + timing.evaluation(site, result.n) + timing.upload(0), Rank.REPORT
-        return self._bound(stint), Rank.REPORT
-
     def _end_epoch(self, stint: Stint) -> None:
         """Let training that listens go on, with what is known at the end of its epoch."""
         assert stint.outcome is not None
         stint.reached, stint.outcome = stint.outcome.steps, None
         stint.epoch = stint.epoch or stint.reached
         self._listen(stint)
-        self._await(stint)
+        self._enter(stint, *self._due.soonest(stint, self.now))
 
     def _listen(self, stint: Stint) -> None:
         """Have an epoch of training done, or its end, with the newest pulse."""
@@ -332,7 +297,3 @@ class Driver(Shell):
         if following is not None:
             self._begin(following)
         self._take(task, outcome, seconds(self._timing.training(stint.site, outcome.steps)))
-
-
-def _rank(task: Task) -> Rank:
-    return Rank.UPDATE if task.work.kind in ("init", "train") else Rank.REPORT

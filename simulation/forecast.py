@@ -5,6 +5,7 @@ never be too high; if they are too low, the driver only waits earlier than it ha
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from hansa.common.app import App
 from hansa.common.models.model import Manifest
@@ -17,26 +18,33 @@ from hansa.simulation.crew.base import Outcome
 from hansa.simulation.traffic import UpdateSizes
 
 
+@dataclass(frozen=True)
+class Known:
+    """How many examples sites have, as far as outcomes have told."""
+
+    training: dict[int, int] = field(default_factory=dict)
+    evaluating: dict[tuple[int, bool], int] = field(default_factory=dict)  # whether these are for validation
+
+
 class Forecast:
     """Learns from outcomes how many examples each site has."""
 
     def __init__(self, app: App, manifest: Callable[[ModelKey], Manifest]) -> None:
         self._app, self._manifest = app, manifest
-        self._training: dict[int, int] = {}
-        self._evaluating: dict[tuple[int, bool], int] = {}
+        self.known = Known()
         self._sizes = UpdateSizes()
 
     def learn(self, site: int, task: Task, outcome: Outcome) -> None:
         """Take note of an outcome."""
         if isinstance(task.work, Evaluate):
             if isinstance(outcome.result, Evaluation):
-                self._evaluating[site, task.work.validation] = outcome.result.n
+                self.known.evaluating[site, task.work.validation] = outcome.result.n
         elif outcome.examples:
-            self._training[site] = outcome.examples
+            self.known.training[site] = outcome.examples
 
     def examples(self, site: int, work: Evaluate) -> int:
         """Return how many examples a site evaluates a model on."""
-        return self._evaluating.get((site, work.validation), 0)
+        return self.known.evaluating.get((site, work.validation), 0)
 
     def steps(self, site: int, work: Train) -> int:
         """Return the least number of optimizer steps of a task."""
@@ -51,7 +59,7 @@ class Forecast:
         """Return the least number of optimizer steps of an epoch."""
         if work.batches or work.source is not None:
             return 0  # not all examples, each once
-        rows, size = self._training.get(site, 0), work.batch_size
+        rows, size = self.known.training.get(site, 0), work.batch_size
         if self._app.train is not None:
             return -(-rows // size)
         # A network with batch norm does not train on a last batch of one row.

@@ -137,6 +137,7 @@ class Intake:
         return manifest.digest.hex()
 
     def _publish(self, key: ModelKey, update: Update) -> None:
+        self._store.require_room(update.nbytes)
         if isinstance(update.payload, Slot):
             self._store.adopt(key, update.manifest, update.peaks, update.payload)
             return

@@ -36,6 +36,8 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
     """Divide a job's data among `sites` sites, or as many as the job says; it waits for all that train."""
     if spec.data is None:
         raise InvalidJob("data: is required; it names the sites' data, such as data: {source: digits}")
+    if spec.data.central:
+        raise InvalidInput("data.central: central training has no sites to simulate; use `hansa run`")
     app = load_app(spec.app)
     if spec.data.files is not None:
         if sites is not None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,33 @@ from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import pack
+from hansa.common.process.memory import young_garbage_only
 from hansa.common.run.folder import MODEL, keep_report, keep_resolved
 from hansa.common.site.source import source_of
 from hansa.common.torch.threads import threads
-from hansa.common.values.errors import InvalidInput
+from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import new_job_id
 from hansa.common.values.views import JobView
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.views import Surroundings, job_view, origin_of
-from hansa.controller.rulebook.compose import compose
+from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
-from hansa.simulation.availability import availability_of
+from hansa.simulation.availability import Availability, availability_of
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.blocks import received
 from hansa.simulation.crew.inline import Inline
+from hansa.simulation.crew.ray import ray_crew
 from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
+from hansa.simulation.memories import Memories
 from hansa.simulation.models import StoredModels
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import Prepared, prepare
+from hansa.simulation.recording import read_recording
+from hansa.simulation.replay import Replay
 from hansa.simulation.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
 from hansa.simulation.store import SharedStore
 from hansa.simulation.submission import submitted
@@ -41,17 +46,6 @@ from hansa.simulation.timing import Timing
 MEMORY = 1 << 30  # bytes that the sums of merges may take
 THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same
 SHOWN = 20  # sites that a live view lists
-
-
-@dataclass(frozen=True)
-class Options:
-    """Who does the work of a simulation."""
-
-    workers: int = 0  # processes; 0: this one does everything
-    memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
-
-
-USUAL = Options()
 
 
 class _Nobody:
@@ -74,8 +68,12 @@ class Simulation:
     ) -> None:
         """`begun` is what a simulation is of that was saved in the folder, and now goes on."""
         spec, data, self._folder = prepared.spec, prepared.data, folder
+        recording = self.recording = read_recording(options.replay, options.job) if options.replay else None
         rule, job = compose(spec), begun.job if begun else new_job_id()
-        self.store = SharedStore(options.memory, folder / "spilled")
+        if recording:
+            recording.require_fit(spec, data)
+            rule, job = composed_again(recording.spec), recording.record.id
+        self.store = SharedStore(options.memory // 4 * 3, folder / "spilled")
         saved = read_saved(folder) if begun else None
         first = None
         if begun and saved:
@@ -86,46 +84,62 @@ class Simulation:
         # Files that the job names are on this machine; the engine knows their digests.
         self.spec = prepared.spec.model_copy(update={"simulate": self.settings})
         # What a controller is not told, either.
-        told = {"made_with": software(rule), "data": None, "simulate": None}
-        self.machine = Machine(job, spec.model_copy(update=told), rule, 0.0)
+        told = spec.model_copy(update={"made_with": software(rule), "data": None, "simulate": None})
+        at = recording.record.at if recording else 0.0
+        self.machine = Machine(job, recording.spec if recording else told, rule, at)
         self._prepared, self._models = prepared, StoredModels(self.store)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
-        timing = Timing(self.settings, data.names, spec.seed)
-        availability = availability_of(self.settings.availability, data.names, spec.seed)
-        self.driver = Driver(
-            self.machine, bench, self.store, self._crew, data, prepared.app, timing, availability, changed
-        )
-        self._enrol_sites()
-        self.saves = Saves(folder, self.machine, self.store, self.driver.saved)
-        self.driver.tick = self._tick
         self.stopping = False  # whether somebody wants it to end early
-        if saved:
-            restore(folder, saved, self.machine, self.store)
-            self.driver.restore(received(saved.driver))
-            self.saves.go_on(saved)
+        parts = (self.machine, bench, self.store, self._crew, data)
+        driver: Driver | None = None
+        self.driver: Driver | Replay
+        if recording:
+            self.driver = Replay(*parts, recording, changed)
         else:
-            source = source_of(self.spec.app).digest
-            self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
+            self.driver = driver = Driver(*parts, prepared.app, *self._clock(), changed)
+        self.driver.memories = Memories(options.memory // 4, folder / "spilled-memory")
+        self.driver.tick = self._tick
+        self.saves = Saves(folder, self.machine, self.store, driver.saved if driver else lambda: None)
+        try:
+            if driver:
+                self._enrol_sites(driver)
+            if driver and saved:
+                restore(folder, saved, self.machine, self.store)
+                driver.restore(received(saved.driver))
+                self.saves.go_on(saved)
+                return
+            if not recording:  # which is quick to begin again
+                source = source_of(self.spec.app).digest
+                self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
             self.driver.begin(first)
+        except BaseException:
+            self.close()
+            raise
+
+    def _clock(self) -> tuple[Timing, Availability]:
+        names, seed = self._prepared.data.names, self.spec.seed
+        return Timing(self.settings, names, seed), availability_of(self.settings.availability, names, seed)
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
+        if options.ray is not None:
+            return ray_crew(options.ray, options.workers, ref, data, self.store)
         if options.workers:
             return Workers(options.workers, ref, data, self.store)
         return Inline(Desk(ref, data, self._models))
 
-    def _enrol_sites(self) -> None:
+    def _enrol_sites(self, driver: Driver) -> None:
         app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
         learners = set(roles.learners)
         for number, site in enumerate(data.names):
             if site in roles.evaluators:
                 evaluated = loaded_split(roles.evaluators[site])
-                self.driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
+                driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
             if site in learners:
-                self.driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
+                driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
     def split(self) -> Split:
@@ -135,7 +149,7 @@ class Simulation:
     def run(self) -> JobView:
         """Run the job to its end."""
         try:
-            with threads(THREADS):
+            with threads(THREADS), young_garbage_only():
                 self.driver.run()
             return self.view()
         finally:
@@ -144,15 +158,27 @@ class Simulation:
     def _tick(self) -> None:
         """Save now and then; if somebody wants the simulation to end, save it once more and end it."""
         if self.stopping:
-            self.saves.save()
+            if not self.recording:
+                self.saves.save()
             self.driver.cancel()
-        else:
+        elif not self.recording:
             self.saves.tick()
+
+    @property
+    def difference(self) -> str:
+        """The first difference between a replay and the deployed job; empty if there is none."""
+        return self.driver.difference if isinstance(self.driver, Replay) else ""
+
+    def require_same(self) -> None:
+        """Raise an error if a replay did not give the models of the deployed job."""
+        if self.difference:
+            raise HansaError(f"the replay is not job {self.machine.job}: {self.difference}")
 
     def close(self) -> None:
         """End what the simulation has started."""
         self._crew.close()
         self._pool.shutdown()
+        self.driver.memories.close()
 
     def view(self, since: int = 0) -> JobView:
         """Return the job as operators see it; of its history, the versions from `since` on."""
@@ -186,6 +212,8 @@ class Simulation:
             "workers": workers,
             "wall_seconds": round(self.saves.seconds, 3),
         }
+        if self.recording:
+            about["replay"] = {"job": self.machine.job, "difference": self.difference}
         keep_report(self._folder, view, self.spec, THREADS, simulation=about)
         if view.status != "cancelled":
             self.saves.end()
@@ -201,9 +229,12 @@ def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] 
     return Simulation(prepared, folder, options, changed, begun)
 
 
-def simulate(spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0) -> JobView:
+def simulate(
+    spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0, ray: str | None = None
+) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers))
+    options = Options(workers, ray)
+    simulation = Simulation(prepare(spec, sites, folder), folder, options)
     simulation.run()
-    return simulation.keep_results(str(workers))
+    return simulation.keep_results(str(options))

@@ -33,7 +33,7 @@ from hansa.simulation.store import SharedStore
 
 FOLDER, BEGINNING, STATE, MODELS, HISTORY = "save", "simulation", "state", "models", "history"
 EVERY = 60.0  # seconds between two saves
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from hansa.controller.work.bench import Bench
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Paused, Update
 from hansa.simulation.data import VirtualData
 from hansa.simulation.intake import Intake
-from hansa.simulation.memory import SiteMemory
+from hansa.simulation.memories import Memories
 from hansa.simulation.store import SharedStore
 
 log = logging.getLogger(__name__)
@@ -44,9 +44,10 @@ class Shell(ABC):
         self.intake = Intake(machine, bench, store, self.traffic)
         self._numbers = {name: number for number, name in enumerate(data.names)}
         self._bench, self._store, self._crew, self._changed = bench, store, crew, changed
-        self._memories: dict[int, SiteMemory] = {}
+        self.memories = Memories()
         self._submitted: set[TaskId] = set()  # tasks whose outcome the crew has
         self._assigned: dict[TaskId, Assignment] = {}  # tasks whose outcome the job has not been told
+        self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
     @abstractmethod
@@ -140,7 +141,7 @@ class Shell(ABC):
         """Have tasks done, each with the pulses that it may listen to."""
         self._submitted.update(task.id for task, _ in tasks)
         assignments = [
-            Assignment(task, self._number(task), self._memories.get(self._number(task)), pulses)
+            Assignment(task, self._number(task), self.memories.get(self._number(task)), pulses)
             for task, pulses in tasks
         ]
         self._assigned.update({each.task.id: each for each in assignments})
@@ -176,7 +177,7 @@ class Shell(ABC):
             self.handle(self._report(task, result))
             return
         if outcome.memory is not None:  # the job may refuse the update, but the site has trained
-            self._memories[number] = outcome.memory
+            self.memories.put(number, outcome.memory)
         event = self.intake.take(task, result, seconds, self.at)
         if not isinstance(event, ev.UpdateArrived):
             self.handle(event)
@@ -186,8 +187,9 @@ class Shell(ABC):
     def _commit(self, task: Task) -> None:
         """Let a site have the receipt of its update."""
         number = self._number(task)
-        if isinstance(task.work, Train) and number in self._memories:
-            self._memories[number] = self._memories[number].committed(task)
+        memory = self.memories.get(number)
+        if isinstance(task.work, Train) and memory is not None:
+            self.memories.put(number, memory.committed(task))
 
     def _report(self, task: Task, result: Evaluation | Profile | Failure | Paused | float) -> ev.Event:
         head = {"at": self.at, "task": task.id, "site": task.site}

@@ -19,8 +19,9 @@ from hansa.common.ui.live import show_live
 from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import USUAL, Options, Simulation, resumed
+from hansa.simulation.run import Simulation, resumed
 
 PAUSE = 0.1  # seconds between two pictures of the live view
 SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took
@@ -104,11 +105,12 @@ async def _run_and_show(make: Make, folder: Path, quiet: bool, options: Options)
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(str(options.workers))
+    view = simulation.keep_results(str(options))
     if not quiet:
         warn(view)
         _print_summary(view, folder, simulation, simulation.saves.seconds)
         warn_of_shortfalls(view)
+    simulation.require_same()
     return view, simulation.stopping and view.status != "completed"
 
 
@@ -133,7 +135,11 @@ def _signals(viewer: Viewer) -> Iterator[None]:
 
 
 def _introduce(simulation: Simulation) -> None:
-    settings = simulation.settings
+    settings, recording = simulation.settings, simulation.recording
+    if recording is not None:
+        happened = counted(len(recording.events), "event")
+        click.echo(f"replaying job {recording.record.id}: {happened} in the order of its journal")
+        return
     click.echo(
         f"simulating {counted(len(simulation.driver.sites), 'site')}: a step takes"
         f" {settings.step_seconds:g} s, a transfer {settings.latency:g} s + bytes /"
@@ -148,18 +154,21 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         how = "failed" if view.status == "failed" else "did not complete"
         click.echo(f"The simulation {how}: {view.reason}", err=True)
         click.echo(f"What exists of it is in {where}", err=True)
-        if simulation.stopping:
+        if simulation.stopping and not simulation.recording:
             click.echo(f"`hansa simulate --resume {where}` goes on with it", err=True)
         return
     updates = sum(len(entry.updates) for entry in view.history)
+    clock = "when it was deployed" if simulation.recording else "in virtual time"
     click.echo(
         f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
-        f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
+        f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s {clock}."
     )
     click.echo(f"  result   {quality(view, simulation.split)}")
     if view.test:
         click.echo(f"  test     {quality_at_test_sites(view.test)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
+    if simulation.recording and not simulation.difference:
+        click.echo(f"  replay   every version is that of job {view.job}, bit for bit")
     click.echo(f"  model    {where}/{MODEL}")
     click.echo(f"  report   {where}/{REPORT}")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")

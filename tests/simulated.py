@@ -8,8 +8,9 @@ from hansa.common.app import load_app
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.views import JobView
 from hansa.simulation.data import FileForEach
+from hansa.simulation.options import Options
 from hansa.simulation.prepare import Prepared
-from hansa.simulation.run import Options, Simulation
+from hansa.simulation.run import Simulation
 
 
 def simulation(
@@ -21,7 +22,7 @@ def simulation(
     changed: Callable[[], None] = lambda: None,
 ) -> Simulation:
     """Return a simulation whose sites have their numbers as data, as the golden apps expect."""
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "simulated").mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(sites):
         (folder / name).write_text(str(number))
     data = FileForEach({name: folder / name for name in sites}, "validation")

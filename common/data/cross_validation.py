@@ -55,8 +55,8 @@ def assigned(spec: JobSpec, fold: Fold[str]) -> JobSpec:
         validation=fold.validation,
         test=fold.test,
     )
-    plan = dict(spec.evaluate or {})
-    if spec.holds_out and "kind" not in plan and rules()[spec.rule].part("evaluate")["kind"] == POOLED:
+    plan, apart = dict(spec.evaluate or {}), bool(fold.validation or fold.test)
+    if apart and "kind" not in plan and rules()[spec.rule].part("evaluate")["kind"] == POOLED:
         plan |= {"kind": BY_SITE}
     return spec.model_copy(update={"sites": sites, "evaluate": plan or None})
 

@@ -9,18 +9,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 from blake3 import blake3
 
-from hansa.common.models.model import DTYPES, Arrays, Manifest, ModelSpec, TensorInfo
+from hansa.common.models.model import DTYPES, FLOATS, Arrays, Manifest, ModelSpec, TensorInfo
 from hansa.common.values.errors import Rejected
 
 FRAME = 1 << 20
-ALIGN = 64
 WORTHWHILE = 1 << 18  # bytes for which handing work to another thread pays
 
 Buffer = bytes | bytearray | memoryview | np.ndarray[Any, Any]
@@ -47,14 +45,10 @@ class Layout:
 
     spec: ModelSpec
 
-    @cached_property
-    def offsets(self) -> list[int]:
+    @property
+    def offsets(self) -> tuple[int, ...]:
         """Where each tensor begins; the last entry is the payload's size."""
-        at, offsets = 0, []
-        for info in self.spec.tensors:
-            offsets.append(at)
-            at += -(-info.nbytes // ALIGN) * ALIGN
-        return [*offsets, at]
+        return self.spec.offsets
 
     @property
     def size(self) -> int:
@@ -77,7 +71,7 @@ class Layout:
         while tensor < len(self.spec.tensors) and self.offsets[tensor] < end:
             begin = self.offsets[tensor]
             start = max(0, first - begin)
-            stop = min(self.spec.tensors[tensor].nbytes, end - begin)
+            stop = min(self.spec.sizes[tensor], end - begin)
             if stop > start:
                 yield Span(tensor, start, stop, begin + start - first)
             tensor += 1
@@ -114,16 +108,17 @@ def numbers(info: TensorInfo, span: Span, frame: Buffer) -> np.ndarray:
 def allocate(layout: Layout, room: np.ndarray | None = None) -> np.ndarray:
     """Return room for a payload. Only the padding is cleared: everything else will be written."""
     payload = np.empty(layout.size, dtype=np.uint8) if room is None else room
-    for i, info in enumerate(layout.spec.tensors):
-        payload[layout.offsets[i] + info.nbytes : layout.offsets[i + 1]] = 0
+    for begin, size, end in zip(layout.offsets, layout.spec.sizes, layout.offsets[1:], strict=False):
+        if begin + size < end:
+            payload[begin + size : end] = 0
     return payload
 
 
 def views(layout: Layout, payload: np.ndarray) -> dict[str, np.ndarray]:
     """Return the tensors of a payload by name, sharing its memory."""
-    tensors = {}
-    for i, info in enumerate(layout.spec.tensors):
-        flat = payload[layout.offsets[i] : layout.offsets[i] + info.nbytes].view(DTYPES[info.dtype])
+    spec, tensors = layout.spec, {}
+    for info, begin, size in zip(spec.tensors, spec.offsets, spec.sizes, strict=False):
+        flat = payload[begin : begin + size].view(DTYPES[info.dtype])
         tensors[info.name] = flat.reshape(info.shape)
     return tensors
 
@@ -188,7 +183,7 @@ class Sealer:
             self._find_peaks(spans, frame)
         for span in spans:
             self._hasher.update(whole[span.at : span.at + span.size])
-            if span.stop == self.layout.spec.tensors[span.tensor].nbytes:
+            if span.stop == self.layout.spec.sizes[span.tensor]:
                 self._close_tensor()
                 self._close_empty()
         self.next += 1
@@ -199,17 +194,8 @@ class Sealer:
         return Manifest(self.layout.spec, tuple(self.digests))
 
     def _find_peaks(self, spans: Sequence[Span], frame: Buffer) -> None:
-        """Compute the peaks of a frame's tensors, neighbours of one type together: calls are expensive."""
-        tensors = self.layout.spec.tensors
-        for kind, group in groupby(spans, key=lambda span: tensors[span.tensor].dtype):
-            alike = list(group)
-            if not tensors[alike[0].tensor].is_float:
-                continue
-            first, last = alike[0], alike[-1]
-            width = DTYPES[kind].itemsize
-            count = (last.at + last.size - first.at) // width
-            values = np.frombuffer(frame, dtype=DTYPES[kind], count=count, offset=first.at)
-            starts = [(span.at - first.at) // width for span in alike]
+        """Compute the peaks of a frame's tensors."""
+        for alike, values, starts in _floats(self.layout.spec, spans, frame):
             if self._pool is not None and values.nbytes >= WORTHWHILE:
                 self._pending.append((alike, self._pool.submit(peaks, values, starts)))
             else:
@@ -224,9 +210,35 @@ class Sealer:
         self._hasher = blake3()
 
     def _close_empty(self) -> None:
-        tensors = self.layout.spec.tensors
-        while len(self.digests) < len(tensors) and not tensors[len(self.digests)].nbytes:
+        sizes = self.layout.spec.sizes
+        while len(self.digests) < len(sizes) and not sizes[len(self.digests)]:
             self._close_tensor()
+
+
+def _floats(
+    spec: ModelSpec, spans: Sequence[Span], room: Buffer
+) -> Iterator[tuple[list[Span], np.ndarray, list[int]]]:
+    """Yield spans of floats, neighbours of one type together: their values, and where each span starts."""
+    tensors = spec.tensors
+    for kind, group in groupby(spans, key=lambda span: tensors[span.tensor].dtype):
+        if kind not in FLOATS:
+            continue
+        alike = list(group)
+        first, last, width = alike[0], alike[-1], DTYPES[kind].itemsize
+        count = (last.at + last.size - first.at) // width
+        values = np.frombuffer(room, dtype=DTYPES[kind], count=count, offset=first.at)
+        yield alike, values, [(span.at - first.at) // width for span in alike]
+
+
+def peaks_of(spec: ModelSpec, payload: np.ndarray) -> list[float]:
+    """Return the peak of every tensor of a payload, as a sealer does frame by frame."""
+    tops = [0.0] * len(spec.tensors)
+    places = enumerate(zip(spec.sizes, spec.offsets, strict=False))
+    spans = [Span(number, 0, size, at) for number, (size, at) in places if size]
+    for alike, values, starts in _floats(spec, spans, payload):
+        for span, top in zip(alike, peaks(values, starts), strict=True):
+            tops[span.tensor] = max(0.0, top)
+    return tops
 
 
 def peaks(values: np.ndarray, starts: Sequence[int] = (0,)) -> list[float]:

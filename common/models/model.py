@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
+from itertools import accumulate
 
 import ml_dtypes
 import numpy as np
@@ -20,6 +21,7 @@ from hansa.common.values.words import listed
 
 MAX_TENSORS = 100_000
 MAX_BYTES = 1 << 42  # 4 TiB: far more than any model, far below overflow
+ALIGN = 64  # every tensor begins at a multiple of it in the payload
 
 DTYPES: Mapping[str, np.dtype[np.generic]] = {
     name: np.dtype(name).newbyteorder("<")
@@ -90,6 +92,16 @@ class ModelSpec:
         """The tensors' names in order."""
         return tuple(info.name for info in self.tensors)
 
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The bytes of each tensor, without padding."""
+        return tuple(info.nbytes for info in self.tensors)
+
+    @cached_property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor begins in the payload; the last entry is the payload's size."""
+        return tuple(accumulate((-(-size // ALIGN) * ALIGN for size in self.sizes), initial=0))
+
     @property
     def roles(self) -> dict[str, Role]:
         """The role of each tensor, by name."""
@@ -98,7 +110,7 @@ class ModelSpec:
     @property
     def nbytes(self) -> int:
         """The tensors' bytes without padding."""
-        return sum(info.nbytes for info in self.tensors)
+        return sum(self.sizes)
 
     @property
     def is_averaged(self) -> bool:

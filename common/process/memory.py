@@ -1,8 +1,11 @@
 """How this process manages its memory."""
 
 import ctypes
+import gc
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -25,6 +28,19 @@ def keep_freed_memory() -> None:
     mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the largest value that it accepts
     mallopt(M_TRIM_THRESHOLD, 256 << 20)
     mallopt(M_ARENA_MAX, 1)
+
+
+@contextmanager
+def young_garbage_only() -> Iterator[None]:
+    """Let the garbage collector pass over whatever is in memory already.
+
+    PyTorch and the other libraries have half a million objects, and every full collection looks at each.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class Buffers:

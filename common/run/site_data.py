@@ -70,18 +70,18 @@ def prepare_data(spec: JobSpec, count: int | None, folder: Path, central: bool =
     data = spec.data
     assert data is not None
     if data.files is not None:
-        found = _own_files(spec, data.files, count, folder, central)
+        source = _own_files(spec, data.files, count, folder, central)
     else:
-        found = _written_files(spec, data, count, folder, central)
+        source = _written_files(spec, data, count, folder, central)
     from hansa.common.data.cross_validation import assigned, roles_of
 
-    spec = assigned(found.spec, found.fold)
-    roles = roles_of(spec, found.fold, found.split)
-    return SiteData(spec, found.files, roles.learners, roles.evaluators, roles.split)
+    spec = assigned(source.spec, source.fold)
+    roles = roles_of(spec, source.fold, source.split)
+    return SiteData(spec, source.files, roles.learners, roles.evaluators, roles.split)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Source:
     """The files of all sites, the split that evaluators can use, and what each site does."""
 
     spec: JobSpec
@@ -90,7 +90,7 @@ class _Found:
     fold: "Fold[str]"
 
 
-def _written_files(spec: JobSpec, data: DataSpec, count: int | None, folder: Path, central: bool) -> _Found:
+def _written_files(spec: JobSpec, data: DataSpec, count: int | None, folder: Path, central: bool) -> _Source:
     """Split a data set across the sites."""
     from hansa.common.data.cross_validation import fold_of
     from hansa.common.data.shards import POOLED, TEST, write_pooled, write_shards
@@ -114,12 +114,12 @@ def _written_files(spec: JobSpec, data: DataSpec, count: int | None, folder: Pat
     resolved = data.model_copy(update={"sites": sites, "central": central or data.central})
     split: Split = "test" if (where / TEST).exists() else "validation"  # without test data
     files = {path.stem: path for path in paths}
-    return _Found(spec.model_copy(update={"data": resolved}), files, split, fold)
+    return _Source(spec.model_copy(update={"data": resolved}), files, split, fold)
 
 
 def _own_files(
     spec: JobSpec, files: Mapping[str, str], count: int | None, folder: Path, central: bool
-) -> _Found:
+) -> _Source:
     """Use the sites' own files as they are, after checking that they can be read and fit one another."""
     if count is not None or central:
         option = "--central" if central else "--sites"
@@ -132,4 +132,4 @@ def _own_files(
     fold = fold_of(spec, list(paths))
     split = agreed(load_app(spec.app), paths)
     folder.mkdir(parents=True, exist_ok=True)
-    return _Found(spec, paths, split, fold)
+    return _Source(spec, paths, split, fold)

@@ -115,8 +115,9 @@ def quality_at_test_sites(findings: Findings) -> str:
 def _described(findings: JobView | Findings, examples: str, whose: str) -> str:
     """Describe metrics and the examples that they are of."""
     accuracy, loss = findings.metrics.get("accuracy"), findings.metrics.get("loss")
-    whole = findings.examples == findings.examples_total
-    on = f"{findings.examples if whole else share_of(findings.examples, findings.examples_total)} {examples}"
+    whole = findings.examples == findings.examples_total and findings.drawn is None
+    share = share_of(findings.examples, findings.examples_total, findings.drawn)
+    on = f"{findings.examples if whole else share} {examples}"
     if accuracy is None and loss is None:
         return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
@@ -130,7 +131,7 @@ def _why_not_measured(view: JobView) -> str:
     last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
     if last is None:
         return ""
-    share = share_of(last.examples, last.examples_total)
+    share = share_of(last.examples, last.examples_total, last.drawn)
     some = f" on enough examples, only on {share}" if last.examples else ""
     missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
     return f"{some}; missing: {listed(missing, 3)}"

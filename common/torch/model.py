@@ -60,12 +60,15 @@ def load(module: nn.Module, arrays: Mapping[str, np.ndarray], staying: Collectio
     wrong = [n for n, a in arrays.items() if n not in state or tuple(state[n].shape) != a.shape]
     if missing or wrong:
         raise InvalidApp(f"the app's model does not fit the job's model at {listed(missing + wrong)}")
-    put(module, arrays)
+    _put(state, arrays)
 
 
 def put(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
     """Copy values of some tensors into a module that has them."""
-    state = module.state_dict()
+    _put(module.state_dict(), arrays)
+
+
+def _put(state: Mapping[str, torch.Tensor], arrays: Mapping[str, np.ndarray]) -> None:
     for name, array in arrays.items():
         if state[name].device.type == "cpu":
             np.copyto(as_array(state[name]), array)
@@ -77,6 +80,8 @@ def put(module: nn.Module, arrays: Mapping[str, np.ndarray]) -> None:
 
 def arrays_of(module: nn.Module, names: Collection[str]) -> dict[str, np.ndarray]:
     """Return some of a module's tensors; those in the CPU's memory are shared, not copied."""
+    if not names:
+        return {}  # most often, and a state takes its time
     return {name: as_array(tensor.cpu()) for name, tensor in module.state_dict().items() if name in names}
 
 

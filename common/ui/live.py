@@ -76,7 +76,7 @@ def _test_line(entry: VersionView) -> str:
 def _evaluation(findings: Findings) -> str:
     """Return a version's metrics, the number of examples that they cover, and the missing evaluators."""
     values = "  ".join(f"{n} {v:.4f}" for n, v in findings.metrics.items() if v is not None)
-    examples = share_of(findings.examples, findings.examples_total)
+    examples = share_of(findings.examples, findings.examples_total, findings.drawn)
     values += f"  on {examples} examples" if findings.examples else ""
     missing = listed(sorted(findings.unevaluated, key=in_order))
     values += f"  not evaluated by: {missing}" if missing else ""
@@ -126,9 +126,8 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
         view
     )
     if view.metrics_version is not None:
-        metrics += (
-            f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
-        )
+        examples = share_of(view.examples, view.examples_total, view.drawn)
+        metrics += f"   on {examples} examples (version {view.metrics_version})"
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),

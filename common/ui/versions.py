@@ -61,7 +61,7 @@ def numbers(metrics: Mapping[str, float | None]) -> str:
 
 
 def _coverage(entry: Findings) -> str:
-    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
+    return share_of(entry.examples, entry.examples_total, entry.drawn) if entry.examples else "-"
 
 
 def _on_test_sites(findings: Findings | None) -> str:

@@ -44,6 +44,8 @@ class Findings(BaseModel):
     metrics: dict[str, Number] = Field(default_factory=dict)  # empty until they are computed
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
+    # How many evaluators were drawn to stand for all (`evaluate.sites`); the total is then theirs. None: all.
+    drawn: int | None = None
     # Evaluators of the job whose reports are missing, and why
     unevaluated: dict[str, str] = Field(default_factory=dict)
     # Evaluators that used tensors or a model of their site's own, and the tasks that made those.

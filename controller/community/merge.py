@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from hansa.common.models.auxiliary import with_auxiliary
-from hansa.common.models.frames import ALIGN, FRAME, Sealer, numbers
-from hansa.common.models.model import DTYPES, Manifest, ModelSpec, Role, TensorInfo
+from hansa.common.models.frames import FRAME, Sealer, numbers
+from hansa.common.models.model import ALIGN, DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.plugins.calling import calling
 from hansa.common.values.words import listed
 from hansa.controller.community.accumulator import Accumulator

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from hansa.common.models.frames import ALIGN, FRAME, Layout, as_bytes
-from hansa.common.models.model import ModelSpec
+from hansa.common.models.frames import FRAME, Layout, as_bytes
+from hansa.common.models.model import ALIGN, ModelSpec
 
 
 class Sieve:

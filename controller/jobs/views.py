@@ -83,6 +83,7 @@ def job_view(
         metrics_version=newest.version if newest else None,
         examples=newest.examples if newest else 0,
         examples_total=newest.examples_total if newest else None,
+        drawn=newest.drawn if newest else None,
         test=_of_test_sites(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,

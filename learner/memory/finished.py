@@ -5,6 +5,7 @@ bit for bit, which it need not do on a GPU. Two such updates would differ by wha
 """
 
 import logging
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -54,15 +55,18 @@ class FinishedUpdates:
             ) from None
         faults.reach("update-kept")
 
-    def of(self, task: Task, mark: str) -> Update | None:
-        """Return the update of a task, if it is finished; forget one of another task of the job."""
+    def of(self, task: Task, mark: Callable[[], str]) -> Update | None:
+        """Return the update of a task, if it is finished; forget one of another task of the job.
+
+        `mark` returns the task's fingerprint, which takes longer than to see that there is no update.
+        """
         name = job_file(task.job, END)
         if not self._files.exists(name):
             return None
         where = self._files.where(name)
         try:
             arrays, texts = self._files.read_tensors(name, frozen=True)
-            if texts.get(MARK) == mark:
+            if texts.get(MARK) == mark():
                 manifest, payload = as_model(arrays, texts, where)
                 return Update(manifest, payload, UpdateFacts.model_validate_json(texts[FACTS]))
         except (OSError, InvalidInput, KeyError, ValueError) as error:

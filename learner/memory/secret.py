@@ -33,8 +33,8 @@ def read_key(files: Files) -> bytes:
 class Secret:
     """The secret randomness of one task."""
 
-    def __init__(self, key: Callable[[], bytes], task: str) -> None:
-        """`task` is the fingerprint of the task."""
+    def __init__(self, key: Callable[[], bytes], task: Callable[[], str]) -> None:
+        """`task` returns the fingerprint of the task; few tasks need one."""
         self._key, self._task = key, task
         self._generators: dict[str, np.random.Generator] = {}
 
@@ -46,7 +46,7 @@ class Secret:
     def __call__(self, name: str) -> np.random.Generator:
         """Return the task's generator of a name; no number is drawn from it twice."""
         if name not in self._generators:
-            text = self._task.encode() + name.encode()  # fingerprints are all of the same length
+            text = self._task().encode() + name.encode()  # fingerprints are all of the same length
             digest = hashlib.blake2b(text, digest_size=32, key=self._key(), person=b"hansa.secret").digest()
             seed = np.random.SeedSequence(int.from_bytes(digest, "little"))
             # Its output does not reveal its state to anybody who sees much of it, as that of PCG64 does.

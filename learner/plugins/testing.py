@@ -52,7 +52,7 @@ def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any)
         "cancelled": lambda: False,
         "measure": lambda: measure(app, module, data),
         "pulse": lambda: None,
-        "secret": Secret(lambda: bytes(32), task.id),
+        "secret": Secret(lambda: bytes(32), lambda: task.id),
     }
     return LocalRun(app=app, task=task, work=work, seed=SEED, model=module, examples=data, **(known | more))
 

@@ -160,7 +160,9 @@ def _paper_sweep(name: str) -> dict[str, Any]:
 def test_all_rows_of_the_radfed_paper_train_and_are_evaluated_equally_often(name: str, hops: int) -> None:
     base = load_job(ROOT / "examples" / "radfed" / f"{name}.yaml")
     rounds = compose(base).pace.rounds_asked()
-    rows = _paper_sweep(name)["axes"]["method"]
+    sweep = _paper_sweep(name)
+    rows = sweep["axes"]["method"]
+    assert (len(rows), sweep["axes"]["data.holdout.fold"]) == (4, "0..4")
     redistributed = [row for row in rows.values() if row and "pace.hops" in row]
     assert len(redistributed) == 2
     for row in redistributed:

@@ -54,9 +54,9 @@ def measured(counts: np.ndarray, loss: float) -> dict[str, float]:
 
 def expected(model: dict[str, np.ndarray], files: list[Path]) -> dict[str, Any]:
     """Return the metrics of sites together and, apart from them, their plain means over sites."""
-    found = [matrix(model, file) for file in files]
-    together = measured(np.sum([counts for counts, _ in found], axis=0), sum(loss for _, loss in found))
-    alone = [measured(*each) for each in found]
+    matrices = [matrix(model, file) for file in files]
+    together = measured(np.sum([counts for counts, _ in matrices], axis=0), sum(loss for _, loss in matrices))
+    alone = [measured(*each) for each in matrices]
     means = {f"{name}_by_site": np.mean([each[name] for each in alone]) for name in together}
     return together | means
 

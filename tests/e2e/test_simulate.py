@@ -85,6 +85,7 @@ def test_a_table_has_a_row_for_each_version(folder: Path) -> None:
         (["--set", "data=null"], "data: is required by `hansa simulate`"),
         (["--set", "simulate.slow.sites.site-9=2"], "there is no site site-9"),
         (["--set", "simulate.step_seconds=-1"], "simulate.step_seconds"),
+        (["--set", "data.central=true"], "central training has no sites to simulate"),
         (["--table", "t.txt"], "the name must end in .csv or .parquet"),
         (["--out", "."], "choose a new folder"),
     ],

@@ -3,7 +3,7 @@
 Every evaluator counts that has been connected at any time since the job began to run, with the number of
 examples in its last report. Until each of them has reported at least once, the total is unknown, and no
 version counts as evaluated on all examples. The job's test sites are counted apart, and are not needed for a
-version to count.
+version to count. If evaluators are drawn to stand for all, only those count who were drawn for the version.
 """
 
 from collections.abc import Mapping
@@ -49,17 +49,20 @@ def _tally(job: Job, findings: Findings, subject: Subject, known: Mapping[SiteNa
     can count without it if `min_coverage` is below 1, and cannot if it is 1.
     """
     pending = job.open_tasks.evaluators(subject) & known.keys()
-    for site in sorted(known.keys() - job.state.reports.get(subject.name, {}).keys() - pending):
-        findings.unevaluated.setdefault(site, _why_not_asked(job, site))
+    if findings.drawn is None:
+        for site in sorted(known.keys() - job.state.reports.get(subject.name, {}).keys() - pending):
+            findings.unevaluated.setdefault(site, why_not_asked(job, site))
     sizes = [known[SiteName(site)] for site in findings.unevaluated.keys() | pending]
     known_total = findings.examples + sum(size for size in sizes if size is not None)
     findings.examples_total = None if None in sizes else known_total
-    return known_total + sizes.count(None) * max(
-        (size for size in known.values() if size is not None), default=0
-    )
+    if None not in sizes:
+        return known_total
+    largest = max((size for size in known.values() if size is not None), default=0)
+    return known_total + sizes.count(None) * largest
 
 
-def _why_not_asked(job: Job, site: SiteName) -> str:
+def why_not_asked(job: Job, site: SiteName) -> str:
+    """Say why an evaluator has no task for the newest version."""
     if site not in job.state.evaluators:
         return "not connected"
     busy = [

@@ -9,7 +9,7 @@ makes it slower.
 Test sites are asked like all others, but their reports are kept apart: no target is reached by them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Findings, Measured, Version, finite
@@ -20,8 +20,9 @@ from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfVersion, Subject
-from hansa.controller.engine.versions import findings_of
+from hansa.controller.engine.versions import findings_of, findings_of_test_sites
 from hansa.controller.plugin import checks
+from hansa.controller.plugin.view import View
 
 Reports = Mapping[SiteName, Evaluation]
 ALARM = "evaluation"  # ends the wait for reports on the version on offer, or on the last one
@@ -32,24 +33,57 @@ def offer(job: Job, now: float) -> list[Effect]:
     state, plan = job.state, job.rule.evaluate
     if ALARM in state.alarms or state.offered >= state.version:
         return []
-    free = {site for site in job.evaluators if not job.open_tasks.evaluations(site, OfVersion)}
-    if not free:
+    if not any(_is_free(job, site) for site in job.evaluators):
         return []
-    state.offered = state.version
+    state.offered, record = state.version, job.record(state.version)
     with calling(plan):
-        wanted = dict.fromkeys(plan.due(job.memory(plan), job.view(now)))
-    effects: list[Effect] = [_ask(job, site) for site in wanted if site in free]
+        due = plan.due(job.memory(plan), job.view(now))
+    wanted = [site for site in dict.fromkeys(due) if site in job.evaluators]
+    asked = draw(job, record, wanted, lambda site: _is_free(job, site), job.view(now))
+    effects: list[Effect] = [_ask(job, site) for site in asked]
     if not effects:
         return []
-    coverage.account(job, job.record(state.version), awaited=True)
+    coverage.account(job, record, awaited=True)
     return [*effects, job.set_alarm(ALARM, now + plan.timeout)]
 
 
+def _is_free(job: Job, site: SiteName) -> bool:
+    return not job.open_tasks.evaluations(site, OfVersion)
+
+
+def draw(
+    job: Job,
+    findings: Measured,
+    wanted: Sequence[SiteName],
+    is_free: Callable[[SiteName], bool],
+    view: View,
+) -> list[SiteName]:
+    """Return the evaluators to ask: those that are free, of all that are wanted or of the plan's sample."""
+    test, asked = job.held_out.test, set[SiteName]()
+    groups: list[tuple[Findings, list[SiteName]]] = [(findings, [s for s in wanted if s not in test])]
+    if test:
+        groups.append((findings_of_test_sites(findings), [s for s in wanted if s in test]))
+    for part, group in groups:
+        with calling(job.rule.evaluate) as plan:
+            sample = plan.sample(group, view) if group else None
+        if sample is not None:
+            part.drawn = len(set(sample).intersection(group))
+            busy = sorted(site for site in set(sample).intersection(group) if not is_free(site))
+            part.unevaluated |= {site: coverage.why_not_asked(job, site) for site in busy}
+        asked.update(group if sample is None else sample)
+    return [site for site in wanted if site in asked and is_free(site)]
+
+
 def offer_last(job: Job) -> list[Effect]:
-    """Ask all connected evaluators for the last version, except those that have the task or have reported."""
+    """Ask all connected evaluators for the last version, except those that have the task or have reported.
+
+    No sample stands for all of them any longer.
+    """
     record = job.record(job.state.version)
     subject = OfVersion(record.version)
     asked = {*job.open_tasks.evaluators(subject), *reports_on(job, subject)}
+    for findings in filter(None, (record, record.test)):
+        findings.drawn = None
     remaining = [site for site in job.evaluators if site not in asked]
     for site in remaining:
         findings_of(job, subject, site).unevaluated.pop(site, None)

@@ -65,7 +65,9 @@ JOBS = st.fixed_dictionaries(
         "layers": st.sampled_from(
             [{}, {"kind": "divide", "prepass": 2}, {"kind": "divide", "prepass": 1, "restart": True}]
         ),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2)}, optional={"sites": st.integers(1, 2)}
+        ),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
@@ -98,7 +100,9 @@ ASYNC_JOBS = st.fixed_dictionaries(
         ),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2)}, optional={"sites": st.integers(1, 2)}
+        ),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
@@ -134,7 +138,9 @@ TRAVELS = st.fixed_dictionaries(
             [{"kind": "equal"}, {"kind": "equal"}, {"kind": "evaluated"}, {"kind": "dvw"}]
         ),
         "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2), "virtual": st.booleans()}, optional={"sites": st.integers(1, 2)}
+        ),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
     }

@@ -38,12 +38,12 @@ def test_a_finished_update_of_another_task_or_a_damaged_one_is_not_used(tmp_path
     _, update, task = do(trainer_of(tmp_path, TORCH), named("noise"))
     updates = FinishedUpdates(DiskFiles(tmp_path / "finished"))
     updates.keep(task, "mark", update)
-    assert updates.of(task, "mark") is not None
+    assert updates.of(task, lambda: "mark") is not None
     (tmp_path / "finished" / "j.safetensors").write_bytes(b"half")
-    assert updates.of(task, "mark") is None
+    assert updates.of(task, lambda: "mark") is None
     updates.keep(task, "mark", update)
-    assert updates.of(task, "another mark") is None
-    assert updates.of(task, "mark") is None  # nobody waits for it
+    assert updates.of(task, lambda: "another mark") is None
+    assert updates.of(task, lambda: "mark") is None  # nobody waits for it
 
 
 def test_another_task_under_the_same_id_is_trained_and_has_another_noise(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_task_draws_the_same_again_and_nothing_else_does(tmp_path: Path) -> No
     key = read_key(DiskFiles(tmp_path))
 
     def drawn(name: str, task: Task, model: Manifest = MODEL, key: bytes = key) -> bytes:
-        return Secret(lambda: key, fingerprint(task, model))(name).normal(size=1000).tobytes()
+        return Secret(lambda: key, lambda: fingerprint(task, model))(name).normal(size=1000).tobytes()
 
     first = drawn("noise", task(1))
     assert drawn("noise", task(1)) == first
@@ -46,7 +46,7 @@ def test_a_task_draws_the_same_again_and_nothing_else_does(tmp_path: Path) -> No
 
 def test_no_number_is_drawn_twice_in_a_task() -> None:
     """A plugin may ask in every batch, and two plugins may have chosen the same name."""
-    secret, whole = (Secret(lambda: bytes(32), "mark") for _ in range(2))
+    secret, whole = (Secret(lambda: bytes(32), lambda: "mark") for _ in range(2))
     assert not secret.drawn
     numbers = [secret("noise").normal() for _ in range(4)]
     assert secret.drawn

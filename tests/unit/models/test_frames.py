@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.common.models.frames import (
-    ALIGN,
     FRAME,
     FrameCheck,
     Layout,
@@ -23,11 +22,12 @@ from hansa.common.models.frames import (
     numbers,
     pack,
     peaks,
+    peaks_of,
     seal,
     select,
     views,
 )
-from hansa.common.models.model import DTYPES, FLOATS, Manifest, ModelSpec
+from hansa.common.models.model import ALIGN, DTYPES, FLOATS, Manifest, ModelSpec
 from hansa.common.values.errors import Rejected
 from tests.unit.samples import spec_of, specs, values
 
@@ -117,7 +117,7 @@ def test_peaks_are_the_largest_magnitudes_of_float_tensors_and_zero_elsewhere(sp
         float(np.abs(arrays[info.name].astype(np.float64)).max()) if info.is_float and info.elements else 0.0
         for info in spec.tensors
     ]
-    assert sealer.peaks == expected
+    assert sealer.peaks == peaks_of(spec, pack(spec, arrays)) == expected
 
 
 ODD = [float("nan"), float("inf"), float("-inf"), -0.0, 1e-40, -6e4, 6e4, -1.0]
@@ -146,7 +146,7 @@ def test_peaks_are_what_one_finds_tensor_by_tensor_wherever_a_number_is_odd(
     sealer = Sealer(spec)
     for frame in cut(payload):
         sealer.feed(frame)
-    assert sealer.peaks == [naive(name) for name in spec.names]
+    assert sealer.peaks == peaks_of(spec, payload) == [naive(name) for name in spec.names]
     check, odd = FrameCheck(seal(spec, payload)), [name for name in spec.names if naive(name) == float("inf")]
     for frame in cut(payload):
         with pytest.raises(Rejected, match="only" if not odd else "only|holds NaN"):

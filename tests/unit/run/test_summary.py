@@ -74,12 +74,12 @@ def test_documents_for_programs_say_of_how_many_examples_metrics_are() -> None:
 
 
 def test_what_test_sites_found_is_told_apart_from_the_result(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Findings(
+    findings = Findings(
         metrics={"accuracy": 0.25}, examples=40, examples_total=50, unevaluated={"t": "too slow"}
     )
-    view = job(FULL.model_copy(update={"test": found}), counts=FULL, last=1)
+    view = job(FULL.model_copy(update={"test": findings}), counts=FULL, last=1)
     assert quality(view, "all") == "accuracy 50.0% on 100 examples of the validation sites"
-    assert quality_at_test_sites(found) == "accuracy 25.0% on 40 of 50 examples of the test sites"
+    assert quality_at_test_sites(findings) == "accuracy 25.0% on 40 of 50 examples of the test sites"
     nothing = Findings(unevaluated={"t": "too slow"})
     assert quality_at_test_sites(nothing) == "not measured; missing: t: too slow"
     print_versions(view)
@@ -89,6 +89,6 @@ def test_what_test_sites_found_is_told_apart_from_the_result(capsys: pytest.Capt
     assert "t: too slow" in shown
     history = details(view)["history"]
     assert isinstance(history, list)
-    assert history[0]["test"] == found.model_dump()
+    assert history[0]["test"] == findings.model_dump()
     print_versions(job(FULL, counts=FULL, last=1))
     assert "test sites" not in capsys.readouterr().out

@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from hansa.common.values.errors import InvalidInput
-from hansa.simulation.run import Options, Simulation, resumed
+from hansa.simulation.memories import Memories
+from hansa.simulation.options import Options
+from hansa.simulation.run import Simulation, resumed
 from hansa.simulation.saves import FOLDER
 from tests.golden.fleet import TORCH
 from tests.simulated import history, simulation
@@ -109,3 +111,20 @@ def test_one_that_was_asked_to_end_is_saved_first(tmp_path: Path) -> None:
     assert not (folder / FOLDER).exists()
     with pytest.raises(InvalidInput, match="nothing to go on with"):
         resumed(folder)
+
+
+@pytest.mark.parametrize("name", ["scaffold", "kept adam", "personal"])
+def test_what_sites_remember_may_be_on_the_disk(name: str, tmp_path: Path) -> None:
+    whole = history(made(tmp_path / "whole", JOBS[name]).run())
+    little = made(tmp_path / "little", JOBS[name])
+    little.driver.memories = Memories(1, tmp_path / "spilled")
+    assert history(little.run()) == whole
+    assert (tmp_path / "spilled").is_dir()
+    assert list((tmp_path / "spilled").iterdir()) == []
+
+
+def test_memory_for_less_than_one_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    running = simulation(tmp_path / "o", JOBS["personal"], TORCH, SITES, Options(memory=100))
+    with pytest.raises(InvalidInput, match=r"one takes 0\.0 MiB"):
+        running.run()

@@ -224,7 +224,9 @@ async def test_missing_metrics_are_explained_once(
 
 
 async def test_what_test_sites_found_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    found = Findings(metrics={"accuracy": 0.25}, examples=4, examples_total=None, unevaluated={"t": "slow"})
+    findings = Findings(
+        metrics={"accuracy": 0.25}, examples=4, examples_total=None, unevaluated={"t": "slow"}
+    )
     whole = Findings(metrics={"accuracy": 0.75}, examples=8, examples_total=8)
     entry = VersionView(
         version=1,
@@ -235,7 +237,7 @@ async def test_what_test_sites_found_has_a_line_of_its_own(capsys: pytest.Captur
         metrics={"accuracy": 0.5},
         examples=10,
         examples_total=10,
-        test=found,
+        test=findings,
         note="a note",
     )
     later = entry.model_copy(update={"test": whole})
