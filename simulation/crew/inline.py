@@ -31,3 +31,4 @@ class Inline(Crew):
     def close(self) -> None:
         """Forget all tasks."""
         self._waiting.clear()
+        self._desk.close()
