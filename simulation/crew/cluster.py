@@ -5,6 +5,7 @@ import importlib.util
 import logging
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from hansa.common.values.errors import HansaError, InvalidInput, Refused, Unreac
 from hansa.simulation.crew.local_ray import QUIET, LocalRay
 
 AUTO = "auto"  # the address of a cluster of our own
+RAYLET = "/sockets/raylet"  # the end of the path at which Ray's processes on a machine meet
 HEALTH = "/grpc.health.v1.Health/Check"
 PATIENCE = 10  # seconds until a cluster must have answered
 
@@ -32,6 +34,7 @@ class Cluster:
             address = self._local.address
         elif not _is_connected():
             _require_answer(address)
+            _require_node(address)
         self.ray: Any = importlib.import_module("ray")
         if not _is_connected():  # otherwise, whoever has connected us also disconnects us
             self._connect(address)
@@ -100,8 +103,17 @@ def _require_answer(address: str) -> None:
                 raise Unreachable(f"--ray {address}: no Ray cluster answers there") from None
 
 
+def _require_node(address: str) -> None:
+    """Refuse if no Ray runs on this machine: Ray itself would end this process with a dump of its stack."""
+    if RAYLET not in Path("/proc/net/unix").read_text():
+        raise Refused(
+            f"--ray {address}: this machine is not a node of the cluster: run `ray start --address={address}`"
+            " here, or simulate on one of its nodes"
+        )
+
+
 def _refusal(address: str, error: Exception) -> HansaError:
     hint = ""
     if isinstance(error, ConnectionError):
-        hint = " (does the cluster have a token that RAY_AUTH_TOKEN should say?)"
+        hint = "; if it has a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or ~/.ray/auth_token"
     return Refused(f"--ray {address}: {one_line(error)}{hint}")

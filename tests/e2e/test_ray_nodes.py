@@ -136,6 +136,18 @@ def test_actors_end_with_a_driver_that_is_killed_and_the_cluster_stays(
     assert scene.digests("next") == scene.digests("alone")
 
 
+def test_a_machine_that_is_not_a_node_is_refused(cluster: Cluster, scene: Scene) -> None:
+    cluster.hosts.add("c")
+    cluster.hosts.link("a", "c", 2)
+    words = scene.words("refused", "--ray", f"10.77.2.1:{PORT}")
+    done = cluster.hosts.inside("c", *words, check=False, cwd=scene.folder, env=scene.environment(**SETTINGS))
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"hansa: --ray 10.77.2.1:{PORT}: this machine is not a node of the cluster:"
+    )
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_node_that_dies_is_done_without(cluster: Cluster, scene: Scene) -> None:
     scene.hold()
     driver = cluster.simulate(scene, "without-node")
