@@ -131,16 +131,16 @@ class RayCrew(BlockCrew[_Actor]):
 
     def _kept(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
         """Return outcomes whose updates are in our own memory: Ray's is for what is under way."""
-        slab, kept = self.store.slab, []
+        slab, ours = self.store.slab, []
         for outcome in outcomes:
             update = outcome.result
             if not isinstance(update, Update):
-                kept.append(outcome)
+                ours.append(outcome)
             elif self.store.full:
-                kept.append(replace(outcome, result=replace(update, payload=np.array(update.payload))))
+                ours.append(replace(outcome, result=replace(update, payload=np.array(update.payload))))
             else:
-                kept.append(placed(outcome, slab.take(update.nbytes), slab))
-        return kept
+                ours.append(placed(outcome, slab.take(update.nbytes), slab))
+        return ours
 
     def _mourn(self, worker: _Actor, error: Exception) -> None:
         with contextlib.suppress(Exception):

@@ -72,7 +72,7 @@ class Cluster:
         return self.hosts.processes["driver"]
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return (self.hosts.folder / "driver.log").read_text()
 
     def close(self) -> None:
@@ -89,13 +89,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip("Ray is missing: pip install 'hansa[ray]'")
     if why := missing():
         pytest.skip(why)
-    made = Cluster(Hosts(tmp_path_factory.mktemp("hosts")))
+    running = Cluster(Hosts(tmp_path_factory.mktemp("hosts")))
     try:
-        made.start_head()
-        made.start_other()
-        yield made
+        running.start_head()
+        running.start_other()
+        yield running
     finally:
-        made.close()
+        running.close()
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def test_a_node_is_used_and_an_actor_that_is_killed_is_replaced(cluster: Cluster
     assert len(set(map(namespace, pids))) == 2  # both nodes have an actor
     kill(next(pid for pid in pids if namespace(pid) != namespace(driver.pid)))
     scene.go_on()
-    assert driver.wait(90) == 0, cluster.said
+    assert driver.wait(90) == 0, cluster.output
     assert scene.digests("without-actor") == scene.digests("alone")
 
 
@@ -132,7 +132,7 @@ def test_actors_end_with_a_driver_that_is_killed_and_the_cluster_stays(
     driver.wait(10)
     until(lambda: not any(map(alive, pids)), 30, "an actor is left")
     scene.go_on()
-    assert cluster.simulate(scene, "next").wait(90) == 0, cluster.said
+    assert cluster.simulate(scene, "next").wait(90) == 0, cluster.output
     assert scene.digests("next") == scene.digests("alone")
 
 
@@ -154,7 +154,7 @@ def test_a_node_that_dies_is_done_without(cluster: Cluster, scene: Scene) -> Non
     scene.busy(2)
     cluster.stop_other()
     scene.go_on()
-    assert driver.wait(90) == 0, cluster.said
+    assert driver.wait(90) == 0, cluster.output
     assert scene.digests("without-node") == scene.digests("alone")
 
 
@@ -183,4 +183,4 @@ def test_a_node_that_differs_is_named_in_one_line(
     scene.go_on()
     assert code == 1
     text = problem.format(folder=folder, capability=torch.backends.cpu.get_cpu_capability())
-    assert cluster.said.strip() == f"hansa: node {OTHER} of the Ray cluster: {text}"
+    assert cluster.output.strip() == f"hansa: node {OTHER} of the Ray cluster: {text}"
