@@ -1,8 +1,8 @@
 """Where one process does the tasks of virtual sites, one after another, as their daemons would."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from threading import Event
 from typing import TypeVar
 
@@ -20,8 +20,9 @@ from hansa.common.values.ids import ModelKey
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.evaluator.measurer import Measurer, PreparedData
-from hansa.learner.jobs import Parts
+from hansa.learner.jobs import Parts, SplitData
 from hansa.learner.trainer import Trainer
+from hansa.simulation.batched.blocks import Blocks
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
 from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
@@ -66,9 +67,12 @@ class _Site:
 class Desk:
     """Does tasks. All sites share the job's network; whatever else belongs to a site is its own."""
 
-    def __init__(self, ref: str, data: VirtualData, models: Models) -> None:
+    def __init__(self, ref: str, data: VirtualData, models: Models, batched: bool = True) -> None:
+        """If it is `batched`, small clients are trained together where that gives the same bits."""
         self._app, self._data, self._models = load_app(ref), data, models
         self._networks = Networks("cpu")
+        training = Blocks(self._app, self._networks, models, self._training_data, self.do)
+        self._blocks = training if batched else None
         self._parts: OrderedDict[int, Parts] = OrderedDict()
         self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
 
@@ -79,6 +83,28 @@ class Desk:
         except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
             return Outcome(failure_of(error))
 
+    def do_all(self, assignments: Sequence[Assignment]) -> list[Outcome]:
+        """Do some tasks, small ones together where that gives the same bits."""
+        if self._blocks is None:
+            return [self.do(assignment) for assignment in assignments]
+        together = self._blocks.do(assignments)
+        outcomes = [together.get(each.task.id) or self.do(each) for each in assignments]
+        if outcomes and (remarks := self._blocks.remarks()):
+            outcomes[0] = replace(outcomes[0], remarks=remarks)
+        return outcomes
+
+    def takes_together(self, assignment: Assignment) -> bool:
+        """Whether a task may be done faster together with others."""
+        return self._blocks is not None and self._blocks.takes(assignment)
+
+    def _training_data(self, assignment: Assignment) -> SplitData:
+        return self._trainer(assignment, MemoryFiles()).jobs.data(self._app, assignment.task)[0]
+
+    def _trainer(self, assignment: Assignment, files: MemoryFiles) -> Trainer:
+        site = _Site(self._app, self._data, assignment.site, TRAINING, files)
+        parts = _recalled(self._parts, assignment.site, Parts)
+        return Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+
     def _do(self, assignment: Assignment) -> Outcome:
         task, app, number = assignment.task, self._app, assignment.site
         memory = assignment.memory or SiteMemory()
@@ -88,9 +114,7 @@ class Desk:
             measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
             return Outcome(measurer.evaluate(app, task, arrays))
-        site = _Site(app, self._data, number, TRAINING, files)
-        parts = _recalled(self._parts, number, Parts)
-        trainer = Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+        trainer = self._trainer(assignment, files)
         trainer.jobs.put_memory(task.job, memory.optimizer)
         match task.work:
             case Survey() as work:

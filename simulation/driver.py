@@ -84,6 +84,7 @@ class Driver:
         self._agenda: Agenda[Entry] = Agenda()
         self._downloads = Downloads()
         self._outcomes: dict[TaskId, Outcome] = {}
+        self.remarks: list[str] = []  # on how tasks are done
         self._memories: dict[int, SiteMemory] = {}
         self._manifests: dict[ModelKey, Manifest] = {}
 
@@ -218,6 +219,7 @@ class Driver:
             self._outcomes.pop(task.id, None)
             return
         outcome = self._outcomes.pop(task.id, None) or self._crew.outcome(task.id)
+        self.remarks += [remark for remark in outcome.remarks if remark not in self.remarks]
         exact = self._completion(due, outcome)
         if exact > time:
             self._outcomes[task.id] = outcome

@@ -46,6 +46,7 @@ class Options:
 
     workers: int = 0  # processes; 0: this one does everything
     memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
+    batched: bool = True  # small clients are trained in blocks where that gives the same bits
 
 
 USUAL = Options()
@@ -90,8 +91,8 @@ class Simulation:
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
         if options.workers:
-            return Workers(options.workers, ref, data, self.store)
-        return Inline(Desk(ref, data, self._models))
+            return Workers(options.workers, ref, data, self.store, options.batched)
+        return Inline(Desk(ref, data, self._models, options.batched))
 
     def _let_sites_join(self) -> None:
         app, data = self._prepared.app, self._prepared.data

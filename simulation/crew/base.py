@@ -47,6 +47,7 @@ class Outcome:
 
     result: Result
     memory: SiteMemory | None = None  # what the site remembers after training
+    remarks: tuple[str, ...] = ()  # what there is to say about how tasks are done, not about this one
 
 
 @dataclass(frozen=True)

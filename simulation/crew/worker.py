@@ -34,8 +34,8 @@ def work(pipe: Connection, life: Connection, make: bytes, slab: str, folder: str
             return
         models.take(block, view)
         outcomes = tuple(
-            placed(desk.do(assignment), slot, view)
-            for assignment, slot in zip(block.assignments, block.slots, strict=True)
+            placed(outcome, slot, view)
+            for outcome, slot in zip(desk.do_all(block.assignments), block.slots, strict=True)
         )
         pipe.send_bytes(sent(Done(block.number, outcomes)))
 

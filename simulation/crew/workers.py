@@ -45,12 +45,14 @@ class _Worker:
 class Workers(Crew):
     """Gives blocks of tasks to worker processes."""
 
-    def __init__(self, count: int, ref: str, data: VirtualData, store: SharedStore) -> None:
+    def __init__(
+        self, count: int, ref: str, data: VirtualData, store: SharedStore, batched: bool = True
+    ) -> None:
         self._store = store
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # It must be pickled once only: the data know their files, which may be a long list.
-        self._make = sent(partial(Desk, ref, data))
+        self._make = sent(partial(Desk, ref, data, batched=batched))
         self._queue: deque[Assignment] = deque()
         self._alone: deque[Assignment] = deque()  # to be done one by one: a worker died of their block
         self._done: dict[TaskId, Outcome] = {}
