@@ -23,7 +23,7 @@ run: $(STAMP)  ## run a federation of five sites on this machine (examples/digit
 	@$(BIN)/hansa run examples/digits/job.yaml
 
 test: $(STAMP)  ## run all tests
-	@$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 check: $(STAMP)  ## check style, types, import layers and generated code
 	@$(BIN)/ruff check .

@@ -16,8 +16,9 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import ValidationError
 
-from hansa.common.data.examples import Examples, check_examples
+from hansa.common.data.examples import ALL, Examples, check_examples, joined
 from hansa.common.data.own import read_site
+from hansa.common.data.site_files import own_test_rows
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
 from hansa.common.values.results import Evaluation
@@ -132,7 +133,14 @@ class App:
         return Stated(task=task, classes=self.classes or 0, source=source, changed=changed)
 
     def load(self, path: Path, split: str) -> Examples:
-        """Load a site's data for a split and check that a model can be trained on them."""
+        """Load a site's data for a split and check that a model can be trained on them.
+
+        The splits are "train", "test" and "all". An app's own loader knows only the first two.
+        """
+        if split == ALL and self.data is not None:
+            training = self.load(path, "train")
+            test = own_test_rows(self, path, training)
+            return training if test is None else joined(training, test)
         try:
             examples = self._read(path, split)
         except HansaError:

@@ -13,6 +13,7 @@ from hansa.common.process.terminal import guarded
 COMMANDS = {
     "run": ("hansa.common.run.command:run", "Run a whole federation on this machine."),
     "simulate": ("hansa.simulation.cli:simulate", "Run a job with thousands of virtual sites."),
+    "sweep": ("hansa.simulation.sweep.command:sweep", "Run a job with many settings and seeds, and compare."),
     "controller": ("hansa.controller.cli:controller", "Start, stop and inspect a controller."),
     "learner": ("hansa.learner.cli:learner", "Start, stop and inspect a site's learner."),
     "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and inspect a site's evaluator."),
@@ -100,7 +101,6 @@ def hansa(ctx: click.Context, config: str | None) -> None:
     group = ctx.invoked_subcommand or ""
     if group in settings:
         command = hansa.get_command(ctx, group)
-        assert isinstance(command, click.Group)
-        check_options(
-            group, {param.name or "" for each in command.commands.values() for param in each.params}, settings
-        )
+        assert command is not None
+        commands = command.commands.values() if isinstance(command, click.Group) else [command]
+        check_options(group, {param.name or "" for each in commands for param in each.params}, settings)

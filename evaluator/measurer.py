@@ -39,7 +39,7 @@ class Prepared:
 class PreparedData:
     """The data of an evaluator's jobs."""
 
-    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split: validation or test
+    prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split
     training: dict[JobId, Tensors] = field(default_factory=dict)
 
 
@@ -116,7 +116,7 @@ class Measurer:
         return self._training[task.job]
 
     def _prepare(self, app: App, task: Task) -> Prepared:
-        """Return the data to evaluate on: the validation data, or all test data."""
+        """Return the data to evaluate on: validation data, test data, or all data."""
         assert isinstance(task.work, Evaluate)
         chosen = "validation" if task.work.validation else self._options.split
         if task.job not in self._prepared:
@@ -124,7 +124,7 @@ class Measurer:
             self._prepared[task.job] = {}
         splits = self._prepared[task.job]
         if chosen not in splits:
-            examples = self._validation(task) if chosen == "validation" else self._test(task)
+            examples = self._validation(task) if chosen == "validation" else self._others(task)
             plain = app.evaluate is not None
             tensors = None if plain else to_tensors(app, examples, self._options.device)
             splits[chosen] = Prepared(examples, tensors)
@@ -149,10 +149,14 @@ class Measurer:
             log.warning("job %s: this site has no validation data", task.job)
         return validation
 
-    def _test(self, task: Task) -> Examples:
-        """Return all test data, standardised by what the learner trains on if the standard is local."""
+    def _others(self, task: Task) -> Examples:
+        """Return all test data, or all data.
+
+        If the standard is local, test data are standardised by what the learner trains on. A site that
+        evaluates on all its data has no learner: they have their own standard.
+        """
         examples, own = self._apps.get(task.app).examples, None
-        if task.standard and task.standard.kind == "local":
+        if self._options.split == "test" and task.standard and task.standard.kind == "local":
             try:
                 training = self._apps.training(task.app)
                 own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]

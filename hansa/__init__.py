@@ -14,22 +14,36 @@ if TYPE_CHECKING:
     from hansa.common.data.examples import Examples, load_npz
     from hansa.common.values.errors import HansaError
     from hansa.common.values.results import Evaluation
+    from hansa.simulation.api import simulate
+    from hansa.simulation.sweep.api import sweep
 
 __version__ = "0.1.0"
-__all__ = ["App", "Evaluation", "Examples", "HansaError", "TrainingRun", "__version__", "load_npz"]
+__all__ = [
+    "App",
+    "Evaluation",
+    "Examples",
+    "HansaError",
+    "TrainingRun",
+    "__version__",
+    "load_npz",
+    "simulate",
+    "sweep",
+]
 
 _HOMES = {
-    "App": "app",
-    "Evaluation": "values.results",
-    "Examples": "data.examples",
-    "HansaError": "values.errors",
-    "TrainingRun": "app",
-    "load_npz": "data.examples",
+    "App": "common.app",
+    "Evaluation": "common.values.results",
+    "Examples": "common.data.examples",
+    "HansaError": "common.values.errors",
+    "TrainingRun": "common.app",
+    "load_npz": "common.data.examples",
+    "simulate": "simulation.api",
+    "sweep": "simulation.sweep.api",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Load public names on first use, so that `import hansa` costs nothing."""
     if name in _HOMES:
-        return getattr(import_module(f"hansa.common.{_HOMES[name]}"), name)
+        return getattr(import_module(f"hansa.{_HOMES[name]}"), name)
     raise AttributeError(f"module 'hansa' has no attribute {name!r}")

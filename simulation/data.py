@@ -4,25 +4,32 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from hansa.common.app import App
-from hansa.common.data.examples import Examples, check_examples
+from hansa.common.data.examples import ALL, Examples, check_examples
+from hansa.common.data.site_files import Split
 from hansa.common.values.ids import SiteName
 
 if TYPE_CHECKING:
     from hansa.common.data.division import Division
 
-TEST, TRAINING = "test", "train"
+TEST: Final = "test"
+TRAINING: Final = "train"
 
 
 class VirtualData(ABC):
     """The data of all sites. It can be pickled: worker processes open the same files."""
 
     names: tuple[SiteName, ...]
-    split: str  # what evaluators use: test data, or validation data where there are none for testing
+    split: Split  # what evaluators use: test data, or validation data where there are none for testing
+    held_out: frozenset[SiteName] = frozenset()  # sites that never train, and evaluate on all their data
+
+    def evaluated(self, site: int) -> Split:
+        """Return what the evaluator of a site uses."""
+        return ALL if self.names[site] in self.held_out else self.split
 
     @abstractmethod
     def examples(self, app: App, site: int, split: str) -> Examples:
@@ -61,7 +68,7 @@ class RowsOfASet(VirtualData):
         return cls(folder, names, bool(len(division.test)))
 
     def __getstate__(self) -> dict[str, object]:
-        return {"_folder": self._folder, "names": self.names, "split": self.split}
+        return {name: getattr(self, name) for name in ("_folder", "names", "split", "held_out")}
 
     @cached_property
     def _whole(self) -> Examples:
@@ -77,6 +84,8 @@ class RowsOfASet(VirtualData):
         }
 
     def _of(self, site: int, split: str) -> np.ndarray:
+        if split == ALL and self.split == TEST:
+            return np.concatenate([self._of(site, TRAINING), self._of(site, TEST)])
         # As in a site's file: without test data all rows are used for testing.
         rows, ends = self._rows[split if self.split == TEST else TRAINING]
         return rows[ends[site - 1] if site else 0 : ends[site]]
@@ -98,7 +107,7 @@ class RowsOfASet(VirtualData):
 class FileForEach(VirtualData):
     """Sites with a file or folder each, which the app reads."""
 
-    def __init__(self, files: Mapping[str, Path], split: str) -> None:
+    def __init__(self, files: Mapping[str, Path], split: Split) -> None:
         self.names, self._files, self.split = tuple(map(SiteName, files)), list(files.values()), split
         self._counts: dict[tuple[int, str], int] = {}
 

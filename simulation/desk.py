@@ -10,14 +10,15 @@ import numpy as np
 
 from hansa.common.app import App, load_app
 from hansa.common.data.examples import Examples
+from hansa.common.data.site_files import loaded_split
 from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import peaks_of
 from hansa.common.models.model import Manifest
 from hansa.common.site.failures import failure_of
 from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.site.stock import Networks
-from hansa.common.values.ids import ModelKey
-from hansa.common.values.results import UpdateFacts
+from hansa.common.values.ids import ModelKey, TaskId
+from hansa.common.values.results import Progress, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.evaluator.measurer import Measurer, PreparedData
 from hansa.learner.jobs import Parts, SplitData
@@ -26,6 +27,7 @@ from hansa.simulation.batched.blocks import Blocks
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
 from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
+from hansa.simulation.pausing import Pauses, Pulse, Report
 
 SITES = 1024  # whose data stay in memory as tensors
 T = TypeVar("T")
@@ -53,13 +55,13 @@ class _Site:
     def get(self, ref: str) -> _Loaded:
         """Return the app and the site's data."""
         if self._loaded is None:
-            which = self.split if self.split == "test" else TRAINING
-            self._loaded = _Loaded(self._app, self._data.examples(self._app, self._number, which))
+            examples = self._data.examples(self._app, self._number, loaded_split(self.split))
+            self._loaded = _Loaded(self._app, examples)
         return self._loaded
 
     def training(self, ref: str) -> Examples:
         """Return the site's training data."""
-        if self.split != "test":
+        if loaded_split(self.split) == TRAINING:
             return self.get(ref).examples
         return self._data.examples(self._app, self._number, TRAINING)
 
@@ -71,17 +73,17 @@ class Desk:
         """If it is `batched`, small clients are trained together where that gives the same bits."""
         self._app, self._data, self._models = load_app(ref), data, models
         self._networks = Networks("cpu")
-        training = Blocks(self._app, self._networks, models, self._training_data, self.do)
-        self._blocks = training if batched else None
+        blocks = Blocks(self._app, self._networks, models, self._training_data, self.do)
+        self._blocks = blocks if batched else None
         self._parts: OrderedDict[int, Parts] = OrderedDict()
         self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
+        self._pauses = Pauses(self._attempt)
 
     def do(self, assignment: Assignment) -> Outcome:
         """Do a task; whatever goes wrong is an outcome, too."""
-        try:
-            return self._do(assignment)
-        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
-            return Outcome(failure_of(error))
+        if assignment.pulses is not None:
+            return self._pauses.go_on(assignment)
+        return self._attempt(assignment, self._networks, lambda _: None, lambda: None)
 
     def do_all(self, assignments: Sequence[Assignment]) -> list[Outcome]:
         """Do some tasks, small ones together where that gives the same bits."""
@@ -97,24 +99,38 @@ class Desk:
         """Whether a task may be done faster together with others."""
         return self._blocks is not None and self._blocks.takes(assignment)
 
-    def _training_data(self, assignment: Assignment) -> SplitData:
-        return self._trainer(assignment, MemoryFiles()).jobs.data(self._app, assignment.task)[0]
+    def forget(self, task: TaskId) -> None:
+        """Give up a training that is paused."""
+        self._pauses.forget(task)
 
-    def _trainer(self, assignment: Assignment, files: MemoryFiles) -> Trainer:
-        site = _Site(self._app, self._data, assignment.site, TRAINING, files)
-        parts = _recalled(self._parts, assignment.site, Parts)
-        return Trainer(site, site, lambda _: None, shared=self._networks, parts=parts)
+    def _attempt(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
+        steps = 0
 
-    def _do(self, assignment: Assignment) -> Outcome:
+        def count(progress: Progress) -> None:
+            nonlocal steps
+            if self._app.train is None:  # else the app itself says how far it has come
+                steps = progress.steps
+            report(progress)
+
+        try:
+            outcome = self._do(assignment, networks, count, pulse)
+        except (Exception, SystemExit) as error:  # an app or a plugin may raise anything
+            outcome = Outcome(failure_of(error))
+        if isinstance(outcome.result, Update):
+            steps = max(steps, outcome.result.facts.steps)
+        known = self._parts.get(assignment.site, {}).get(assignment.task.job)
+        return replace(outcome, steps=steps, examples=len(known[0].examples) if known else 0)
+
+    def _do(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
         task, app, number = assignment.task, self._app, assignment.site
         memory = assignment.memory or SiteMemory()
         files = memory.files.copy()
         if isinstance(task.work, Evaluate):
-            site = _Site(app, self._data, number, self._data.split, files)
-            measurer = Measurer(site, site, self._networks, _recalled(self._prepared, number, PreparedData))
+            site = _Site(app, self._data, number, self._data.evaluated(number), files)
+            measurer = Measurer(site, site, networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
             return Outcome(measurer.evaluate(app, task, arrays))
-        trainer = self._trainer(assignment, files)
+        trainer = self._trainer(number, files, networks, pulse)
         trainer.jobs.put_memory(task.job, memory.optimizer)
         match task.work:
             case Survey() as work:
@@ -125,13 +141,22 @@ class Desk:
                 _, arrays = self._fetch(work.model)
                 return Outcome(trainer.probe(app, task, work, arrays, Event()))
             case Train() as work:
-                update = self._train(trainer, task, work)
+                update = self._train(trainer, task, work, report)
                 return Outcome(update, memory_after(trainer, files, task.job))
 
-    def _train(self, trainer: Trainer, task: Task, work: Train) -> Update:
+    def _trainer(self, number: int, files: MemoryFiles, networks: Networks, pulse: Pulse) -> Trainer:
+        site = _Site(self._app, self._data, number, TRAINING, files)
+        parts = _recalled(self._parts, number, Parts)
+        return Trainer(site, site, lambda _: pulse(), shared=networks, parts=parts)
+
+    def _training_data(self, assignment: Assignment) -> SplitData:
+        trainer = self._trainer(assignment.site, MemoryFiles(), self._networks, lambda: None)
+        return trainer.jobs.data(self._app, assignment.task)[0]
+
+    def _train(self, trainer: Trainer, task: Task, work: Train, report: Report) -> Update:
         beside = [each.name for each in work.auxiliary if each.down and not each.reset]
         base, arrays = self._fetch(work.model, work.base, beside)
-        return _sealed(*trainer.train(self._app, task, work, base, arrays, Event(), lambda _: None))
+        return _sealed(*trainer.train(self._app, task, work, base, arrays, Event(), report))
 
     def _fetch(
         self, key: ModelKey, base: ModelKey | None = None, auxiliary: Collection[str] = ()

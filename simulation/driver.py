@@ -1,54 +1,46 @@
-"""A simulated job: the engine of a deployment, with virtual sites, virtual time and no processes of its own.
+"""The virtual clock of a simulated job.
 
 What a task needs is fixed when it is issued, so a crew may do tasks long before their virtual time comes. The
-driver takes the earliest entry of the agenda and waits for its outcome if it is not there yet.
+driver takes the earliest entry of the agenda. It waits for the outcome of a task only when nothing else can
+happen before that outcome.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import assert_never
 
-import numpy as np
-
-from hansa.common.models.auxiliary import require_first
-from hansa.common.models.frames import cut
-from hansa.common.models.model import Manifest, check_manifest, require_fit
-from hansa.common.plugins.check import ANYTHING
-from hansa.common.values.errors import Broken, HansaError, PluginFailed, Rejected, Stale, reason
-from hansa.common.values.ids import ModelKey, SiteName, TaskId, sent_key, update_key
-from hansa.common.values.results import Evaluation, Failure, Profile
+from hansa.common.app import App
+from hansa.common.values.errors import HansaError
+from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.results import Evaluation, Failure
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
-from hansa.controller.engine.orders import Merged
+from hansa.controller.fleet.sessions import role_of
 from hansa.controller.jobs.chores import Traffic
-from hansa.controller.plugin.outline import outline_of
-from hansa.controller.transfers.descriptions import require_same_model
-from hansa.controller.transfers.wanted import Encoded, wanted_update
+from hansa.controller.plugin.policies import Policy
 from hansa.controller.work.bench import Bench
-from hansa.controller.work.decode import decode
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
-from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
+from hansa.simulation.availability import Availability, Span
+from hansa.simulation.crew.base import Assignment, Crew, Paused, Update
+from hansa.simulation.daemons import Daemons, Stint
 from hansa.simulation.data import VirtualData
+from hansa.simulation.forecast import Forecast, Known
 from hansa.simulation.memory import SiteMemory
-from hansa.simulation.slab import Slot
+from hansa.simulation.shell import Shell
 from hansa.simulation.store import SharedStore
 from hansa.simulation.timing import Timing
 from hansa.simulation.traffic import Downloads
 
-log = logging.getLogger(__name__)
+JOINING: tuple[ev.Role, ...] = ("evaluator", "learner")
 
 
 @dataclass(frozen=True)
 class Due:
     """The outcome of a task is due, or not before this time."""
 
-    task: Task
-    began: int  # when the site had its models
-    site: int
+    stint: Stint
 
 
 @dataclass(frozen=True)
@@ -59,11 +51,35 @@ class Ring:
     at: float
 
 
-Entry = Due | Ring | ev.Event
+@dataclass(frozen=True)
+class Presence:
+    """A site comes, or it goes again."""
+
+    site: int
+    span: Span
+    comes: bool
 
 
-class Driver:
-    """Runs one job to its end."""
+Entry = Due | Ring | Presence | ev.Event
+
+
+@dataclass(frozen=True)
+class SavedDriver:
+    """What a save holds of a driver. It is pickled as a whole, so that entries and tasks stay the same."""
+
+    now: int
+    traffic: Traffic
+    agenda: Agenda[Entry]
+    daemons: Daemons
+    downloads: Downloads
+    pulses: dict[int, int]
+    forecast: Known
+    memories: dict[int, SiteMemory]
+    assigned: dict[TaskId, Assignment]
+
+
+class Driver(Shell):
+    """Runs one job in virtual time."""
 
     def __init__(
         self,
@@ -72,302 +88,254 @@ class Driver:
         store: SharedStore,
         crew: Crew,
         data: VirtualData,
+        app: App,
         timing: Timing,
+        availability: Availability,
         changed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.machine, self.traffic = machine, Traffic()
-        self.now = 0  # virtual time
-        self._bench, self._store, self._crew, self._timing = bench, store, crew, timing
-        self._changed = changed
-        self.sites = data.names
-        self._numbers = {name: number for number, name in enumerate(data.names)}
-        self._agenda: Agenda[Entry] = Agenda()
-        self._downloads = Downloads()
-        self._outcomes: dict[TaskId, Outcome] = {}
-        self.remarks: list[str] = []  # on how tasks are done
-        self._memories: dict[int, SiteMemory] = {}
-        self._manifests: dict[ModelKey, Manifest] = {}
+        super().__init__(machine, bench, store, crew, data, changed)
+        self.now = 0  # nanoseconds
+        self._timing, self._availability = timing, availability
+        self._agenda, self._daemons = Agenda[Entry](), Daemons()
+        self._downloads, self._forecast = Downloads(), Forecast(app, self.intake.manifest)
+        self._statements: dict[tuple[SiteName, ev.Role], tuple[int, Stated]] = {}
+        self._pulses: dict[int, int] = {}  # the last one that each site was told
+        # Training whose end depends on what others commit meanwhile is done epoch by epoch.
+        self._listens = bool(machine.rule.policies_with(Policy.listens)) and app.train is None
 
-    def join(self, site: SiteName, role: ev.Role, examples: int, app: Stated, at: int = 0) -> None:
-        """Let a daemon of a site come at a time."""
-        event = ev.SiteJoined(at=seconds(at), site=site, role=role, examples=examples, app=app)
-        self._agenda.enter(at, Rank.JOIN, event, self._numbers[site], int(role == "learner"))
-
-    def begin(self, first: ev.ModelGiven | None = None) -> None:
-        """Start the job."""
-        self._carry_out(self.machine.start())
-        if first is not None:
-            self._handle(first)
+    @property
+    def at(self) -> float:
+        """The virtual time in seconds."""
+        return seconds(self.now)
 
     def run(self) -> None:
         """Let time pass until the job has ended."""
         while not self.machine.ended:
+            self.tick()
+            if self.machine.ended:
+                return
             if not self._agenda:
                 raise HansaError("the simulation stands still: no site works, and no alarm is set")
-            (time, *_), entry = self._agenda.pop()
-            self.now = time
+            (self.now, rank, *_), entry = self._agenda.pop()
             match entry:
-                case Due():
-                    self._settle(entry, time)
+                case Due(stint):
+                    self._settle(stint, Rank(rank))
                 case Ring():
                     if self.machine.state.alarms.get(entry.alarm) == entry.at:
-                        self._handle(ev.AlarmRang(at=self._at, alarm=entry.alarm))
+                        self.handle(ev.AlarmRang(at=self.at, alarm=entry.alarm))
+                case Presence():
+                    if entry.comes:
+                        self._join(entry)
+                    else:
+                        self._leave(entry)
                 case _:
-                    self._handle(entry)
+                    self.handle(entry)
 
-    @property
-    def _at(self) -> float:
-        return seconds(self.now)
+    # Saves.
 
-    def cancel(self) -> None:
-        """End the job as its operator would."""
-        if not self.machine.ended:
-            self._handle(ev.CancelAsked(at=self._at))
+    def saved(self) -> SavedDriver:
+        """Return everything that has happened and will happen, apart from what the machine remembers."""
+        return SavedDriver(
+            self.now,
+            self.traffic,
+            self._agenda,
+            self._daemons,
+            self._downloads,
+            self._pulses,
+            self._forecast.known,
+            self.memories.all(),
+            self._assigned,
+        )
 
-    # Events and effects.
+    def restore(self, saved: SavedDriver) -> None:
+        """Go on from a save; the machine has its memory already."""
+        self.now, self._agenda, self._daemons = saved.now, saved.agenda, saved.daemons
+        self._downloads, self._pulses, self._forecast.known = saved.downloads, saved.pulses, saved.forecast
+        self.memories.restore(saved.memories)
+        self.traffic.up, self.traffic.down = saved.traffic.up, saved.traffic.down
+        self._submit_again(saved.assigned)
 
-    def _handle(self, event: ev.Event) -> bool:
-        """Apply an event and carry out what follows; return whether the job took it."""
-        try:
-            effects = self.machine.handle(event)
-        except Stale:
-            return False
-        except ANYTHING as error:
-            log.exception("the engine failed on %s", event.kind)
-            effects = self.machine.abandon(f"the rule failed: {reason(error)}", self._at)
-        self._carry_out(effects)
-        self._changed()
-        return True
+    # Sites.
 
-    def _carry_out(self, effects: list[ef.Effect]) -> None:
-        issued: list[Assignment] = []
-        for effect in effects:
-            match effect:
-                case ef.SendTask(task):
-                    issued.append(self._issue(task))
-                case ef.WithdrawTask(task):
-                    self._crew.withdraw(task.id)
-                    self._outcomes.pop(task.id, None)
-                case ef.StartOrder():
-                    self._order(effect)
-                case ef.SetAlarm(alarm, at):
-                    self._agenda.enter(max(self.now, nanoseconds(at)), Rank.ALARM, Ring(alarm, at))
-                case ef.DropModels(keys):
-                    for key in keys:
-                        self._drop(key)
-                case ef.JobEnded():
-                    self._bench.forget()
-                case ef.Pulse():
-                    pass  # sites in training ask for what they need to know
-                case _:
-                    assert_never(effect)
-        if issued:
-            self._crew.submit(issued)
+    def enrol(self, site: SiteName, role: ev.Role, examples: int, app: Stated) -> None:
+        """Enter what a daemon states about itself whenever it joins."""
+        self._statements[site, role] = (examples, app)
 
-    def _drop(self, key: ModelKey) -> None:
-        self._manifests.pop(key, None)
-        try:
-            self._store.delete(key)
-        except Broken as error:
-            log.warning("a model could not be removed: %s", error)
+    def begin(self, first: ev.ModelGiven | None = None) -> None:
+        """Start the job; sites join when their time has come."""
+        super().begin(first)
+        for site in range(len(self.sites)):
+            self._expect(site, self._availability.first(site))
+
+    def _expect(self, site: int, span: Span | None) -> None:
+        if span is not None:
+            self._agenda.enter(span.begin, Rank.JOIN, Presence(site, span, comes=True), site)
+
+    def _roles(self, site: SiteName) -> list[ev.Role]:
+        """Return the daemons of a site, in the order in which they join: one that never trains has one."""
+        return [role for role in JOINING if (site, role) in self._statements]
+
+    def _join(self, presence: Presence) -> None:
+        """Start the daemons of a site; they get what they have missed."""
+        number, site = presence.site, self.sites[presence.site]
+        for role in self._roles(site):
+            examples, app = self._statements[site, role]
+            self._daemons.join(number, role)
+            self.handle(ev.SiteJoined(at=self.at, site=site, role=role, examples=examples, app=app))
+            missed = [task for task in self.machine.tasks_of(site) if role_of(task) == role]
+            self._send([task for task in missed if not self._daemons.has(number, task)])
+        steps = self.machine.pulse_of(site)
+        if steps is not None:
+            self._tell(site, steps)
+        if presence.span.end is not None:
+            leaving = Presence(number, presence.span, comes=False)
+            self._agenda.enter(presence.span.end, Rank.LEAVE, leaving, number)
+
+    def _leave(self, presence: Presence) -> None:
+        """Stop the daemons of a site: what is on its disk stays, and what they have in memory is lost."""
+        number, site = presence.site, self.sites[presence.site]
+        for role in self._roles(site):
+            for task, stint in self._daemons.leave(number, role):
+                self._forget(task.id, stint.outcome if stint else None)
+        self._downloads.forget(number)
+        self._pulses.pop(number, None)
+        memory = self.memories.get(number)
+        if memory is not None:
+            self.memories.put(number, memory.restarted)
+        for role in self._roles(site):
+            self.handle(ev.SiteLeft(at=self.at, site=site, role=role))
+        self._expect(number, self._availability.after(number, presence.span))
+
+    def _tell(self, site: SiteName, steps: int) -> None:
+        self._pulses[self._numbers[site]] = steps
+
+    # Orders and alarms.
 
     def _order(self, start: ef.StartOrder) -> None:
         """Carry out an order at once; its result arrives after the time that it takes."""
-        drafts = self._bench.drafts()
         at = self.now + self._timing.merge
-        try:
-            if prepare := self._bench.preparation(start.order):
-                prepare()
-            result = self._bench.carry_out(start, drafts).result
-            if isinstance(result, Merged):
-                up, down = self.traffic.take()
-                result = result.model_copy(update={"bytes_up": up, "bytes_down": down})
-            event: ev.Event = ev.OrderDone(at=seconds(at), order=start.number, result=result)
-        except ANYTHING as error:
-            log.exception("%s failed", self._bench.name(start.order))
-            drafts.discard()
-            event = ev.OrderFailed(at=seconds(at), order=start.number, reason=reason(error))
-        self._agenda.enter(at, Rank.ORDER, event, ABSENT, start.number)
+        self._agenda.enter(at, Rank.ORDER, self._carried_out(start, seconds(at)), ABSENT, start.number)
+
+    def _set_alarm(self, alarm: str, at: float) -> None:
+        self._agenda.enter(max(self.now, nanoseconds(at)), Rank.ALARM, Ring(alarm, at))
 
     # Tasks.
 
-    def _issue(self, task: Task) -> Assignment:
-        """Put a task on the agenda for the earliest time at which its outcome can be here."""
-        site = self._numbers[task.site]
-        began = self.now + self._download(site, task)
-        self._agenda.enter(began + 1, _rank(task), Due(task, began, site), site, _number(task))
-        return Assignment(task, site, self._memories.get(site))
+    def _send(self, tasks: Sequence[Task]) -> None:
+        """Let connected daemons have tasks; the others get them when they are back."""
+        here = [task for task in tasks if self._daemons.is_connected(self._number(task), role_of(task))]
+        self._submit([(task, None) for task in here if not self._is_listening(task)])
+        for task in here:
+            if self._daemons.give(self._number(task), task):
+                self._begin(task)
+
+    def _is_listening(self, task: Task) -> bool:
+        return self._listens and isinstance(task.work, Train) and not task.work.batches
+
+    def _withdraw(self, task: Task) -> None:
+        stint, following = self._daemons.finish(self._number(task), task)
+        self._forget(task.id, stint.outcome if stint else None)
+        if following is not None:
+            self._begin(following)
+
+    def _begin(self, task: Task) -> None:
+        """Let a daemon begin a task: it fetches the models."""
+        site = self._number(task)
+        stint = Stint(task, site, self.now + self._download(site, task))
+        self._daemons.begin(stint)
+        if self._is_listening(task):
+            self._listen(stint)
+        self._await(stint)
 
     def _download(self, site: int, task: Task) -> int:
         """Let a site fetch the models of a task; return how long it takes."""
-        work, role = task.work, _role(task)
+        work = task.work
         beside = [e.name for e in work.auxiliary if e.down and not e.reset] if isinstance(work, Train) else []
-        size = self._downloads.fetch(site, role, [self._manifest(key) for key in task.models], beside)
+        manifests = [self.intake.manifest(key) for key in task.models]
+        size = self._downloads.fetch(site, role_of(task), manifests, beside)
         self.traffic.down += size
         return self._timing.download(size)
 
-    def _manifest(self, key: ModelKey) -> Manifest:
-        if key not in self._manifests:
-            with self._store.open(key) as model:
-                self._manifests[key] = model.manifest
-        return self._manifests[key]
+    def _await(self, stint: Stint) -> None:
+        """Put a task on the agenda for the earliest time at which something can come of it."""
+        task, site = stint.task, stint.site
+        soonest = (self._bound(stint), _rank(task))
+        if stint.pulses is not None and isinstance(task.work, Train):
+            same = stint.epoch if task.work.source is None else 0  # all epochs are equally long
+            steps = stint.reached + (same or self._forecast.epoch(site, task.work))
+            epoch_ends = max(stint.began + self._timing.training(site, steps), self.now + 1)
+            soonest = min(soonest, (epoch_ends, Rank.EPOCH))
+        self._enter(stint, *soonest)
 
-    def _settle(self, due: Due, time: int) -> None:
+    def _bound(self, stint: Stint) -> int:
+        """Return when a site can be done with a task at the earliest, as far as that is known."""
+        site, work, timing = stint.site, stint.task.work, self._timing
+        if isinstance(work, Train):
+            steps = stint.reached or self._forecast.steps(site, work)
+            upload = timing.upload(self._forecast.upload(stint.task))
+            return stint.began + timing.training(site, steps) + upload
+        if isinstance(work, Evaluate):
+            examples = self._forecast.examples(site, work)
+            return stint.began + timing.evaluation(site, examples) + timing.upload(0)
+        return stint.began + 1 + timing.upload(0)
+
+    def _enter(self, stint: Stint, at: int, rank: Rank) -> None:
+        number = int(stint.task.id.rpartition("-")[2])
+        self._agenda.enter(at, rank, Due(stint), stint.site, number)
+
+    def _settle(self, stint: Stint, rank: Rank) -> None:
         """Take the outcome of a task if its time has come; otherwise wait for that time."""
-        task = due.task
-        if task.id not in self.machine.state.tasks:
-            self._outcomes.pop(task.id, None)
+        if not self._daemons.is_under_way(stint):
             return
-        outcome = self._outcomes.pop(task.id, None) or self._crew.outcome(task.id)
-        self.remarks += [remark for remark in outcome.remarks if remark not in self.remarks]
-        exact = self._completion(due, outcome)
-        if exact > time:
-            self._outcomes[task.id] = outcome
-            rank = Rank.FAILURE if isinstance(outcome.result, Failure) else _rank(task)
-            self._agenda.enter(exact, rank, due, due.site, _number(task))
-            return
-        self._take(due, outcome)
-
-    def _completion(self, due: Due, outcome: Outcome) -> int:
-        """Return when the outcome of a task arrives."""
-        result, timing = outcome.result, self._timing
-        match result:
-            case Update():
-                steps = result.facts.steps
-                return due.began + timing.training(due.site, steps) + timing.upload(result.nbytes)
-            case Evaluation():
-                return due.began + timing.evaluation(due.site, result.n) + timing.upload(0)
-            case Profile() | Failure():
-                return due.began + timing.upload(0) + 1
-        return due.began + timing.upload(0) + 1
-
-    def _take(self, due: Due, outcome: Outcome) -> None:
-        """Tell the job what came of a task."""
-        task, result = due.task, outcome.result
-        head = {"at": self._at, "task": task.id, "site": task.site}
-        match result:
-            case Update():
-                if outcome.memory is not None:  # the job may refuse the update, but the site has trained
-                    self._memories[due.site] = outcome.memory
-                self._take_update(due, result)
-            case Evaluation():
-                self._handle(ev.Reported(**head, evaluation=result))
-            case Profile():
-                self._handle(ev.Surveyed(**head, profile=result))
-            case Failure():
-                self._handle(
-                    ev.TaskFailed(**head, reason=result.reason, final=result.final, unfit=result.unfit)
-                )
-            case _:
-                self._handle(ev.Probed(**head, result=result))
-
-    def _take_update(self, due: Due, update: Update) -> None:
-        """Check an update as a controller does, store it, and tell the job."""
-        task, manifest = due.task, update.manifest
-        self.traffic.up += update.nbytes
-        try:
-            if isinstance(task.work, Init) and self.machine.state.current is not None:
-                self._describe(task, update)
-                return
-            encoded = self._require_fit(task, update)
-            key = sent_key(task.id) if encoded else update_key(task.id)
-            _publish(self._store, key, update)
-            decoded = self._decode(task, encoded, key) if encoded else ""
-        except Rejected as error:
-            self._handle(ev.UpdateQuarantined(at=self._at, task=task.id, site=task.site, reason=str(error)))
-            return
-        except PluginFailed as error:
-            self._handle(ev.EngineFailed(at=self._at, reason=str(error)))
-            return
-        is_first = isinstance(task.work, Init)
-        trained = seconds(self._timing.training(due.site, update.facts.steps))
-        facts = (
-            update.facts
-            if is_first
-            else update.facts.model_copy(update={"anatomy": None, "seconds": trained})
-        )
-        outline = None
-        if is_first and self.machine.rule.needs_outline:
-            outline = outline_of(manifest.spec, facts.anatomy)
-        event = ev.UpdateArrived(
-            at=self._at,
-            task=task.id,
-            site=task.site,
-            facts=facts,
-            digest=manifest.digest.hex(),
-            decoded=decoded,
-            bytes_up=update.nbytes,
-            tensors=len(manifest.digests),
-            outline=outline,
-            averaged=manifest.spec.is_averaged,
-        )
-        if not self._handle(event):
-            self._store.delete(update_key(task.id))
-        elif isinstance(task.work, Train):
-            memory = self._memories.get(due.site)
-            if memory is not None:
-                self._memories[due.site] = memory.committed(task)
-
-    def _describe(self, task: Task, update: Update) -> None:
-        """Tell the job what a file with version 0 does not say."""
-        assert self.machine.state.current is not None
-        manifest = update.manifest
-        require_same_model(manifest.spec, self._manifest(self.machine.state.current).spec)
-        event = ev.ModelDescribed(
-            at=self._at,
-            task=task.id,
-            site=task.site,
-            digest=manifest.digest.hex(),
-            outline=outline_of(manifest.spec, update.facts.anatomy),
-            backbone=update.facts.backbone,
-        )
-        self._handle(event)
-
-    def _require_fit(self, task: Task, update: Update) -> Encoded | None:
-        """Refuse an update that its task does not ask for, or whose numbers are not finite."""
-        manifest, encoded = update.manifest, None
-        if isinstance(task.work, Train):
-            wanted, encoded = wanted_update(task.work, self._manifest(task.models[0]).spec)
-            if wanted != manifest.spec:
-                check_manifest(manifest)
-                require_fit(wanted, manifest.spec)
+        if stint.outcome is None:
+            stint.outcome = self._outcome(stint.task.id)
+            self._forecast.learn(stint.site, stint.task, stint.outcome)
+        exact = self._completion(stint)
+        if exact > (self.now, rank):
+            self._enter(stint, *exact)
+        elif isinstance(stint.outcome.result, Paused):
+            self._end_epoch(stint)
         else:
-            require_first(manifest, [each.name for each in self.machine.rule.auxiliary])
-        for info, peak in zip(manifest.spec.tensors, update.peaks, strict=True):
-            if not np.isfinite(peak):
-                raise Rejected(f"tensor {info.name} holds NaN or infinite values")
-        return encoded
+            self._finish(stint)
 
-    def _decode(self, task: Task, encoded: Encoded, key: ModelKey) -> str:
-        """Store what an encoded update stands for in place of what was sent; return its digest."""
-        drafts = self._bench.drafts()
-        try:
-            manifest = decode(
-                self._store, encoded.encoding, encoded.spec, key, task.models, update_key(task.id), drafts
-            )
-        finally:
-            drafts.discard()
-            self._store.delete(key)
-        return manifest.digest.hex()
+    def _completion(self, stint: Stint) -> tuple[int, Rank]:
+        """Return when the outcome of a task, which is known, happens."""
+        outcome, site, timing = stint.outcome, stint.site, self._timing
+        assert outcome is not None
+        result, trained = outcome.result, stint.began + timing.training(site, outcome.steps)
+        match result:
+            case Paused():
+                return trained, Rank.EPOCH
+            case Update():
+                return trained + timing.upload(result.nbytes), Rank.UPDATE
+            case Failure():
+                return self._bound(stint), Rank.FAILURE
+            case Evaluation():
+                return stint.began + timing.evaluation(site, result.n) + timing.upload(0), Rank.REPORT
+        return self._bound(stint), Rank.REPORT
 
+    def _end_epoch(self, stint: Stint) -> None:
+        """Let training that listens go on, with what is known at the end of its epoch."""
+        assert stint.outcome is not None
+        stint.reached, stint.outcome = stint.outcome.steps, None
+        stint.epoch = stint.epoch or stint.reached
+        self._listen(stint)
+        self._await(stint)
 
-def _publish(store: SharedStore, key: ModelKey, update: Update) -> None:
-    if isinstance(update.payload, Slot):
-        store.adopt(key, update.manifest, update.peaks, update.payload)
-        return
-    draft = store.draft(key, update.manifest.spec)
-    for index, frame in enumerate(cut(update.payload)):
-        draft.write(index, frame)
-    draft.publish(update.manifest, update.peaks)
+    def _listen(self, stint: Stint) -> None:
+        """Have an epoch of training done, or its end, with the newest pulse."""
+        stint.pulses = (*(stint.pulses or ()), self._pulses.get(stint.site, 0))
+        self._submit([(stint.task, stint.pulses)])
 
-
-def _role(task: Task) -> ev.Role:
-    return "evaluator" if isinstance(task.work, Evaluate) else "learner"
+    def _finish(self, stint: Stint) -> None:
+        """Tell the job what came of a task; the daemon goes on with its next one."""
+        task, outcome = stint.task, stint.outcome
+        assert outcome is not None
+        _, following = self._daemons.finish(stint.site, task)
+        if following is not None:
+            self._begin(following)
+        self._take(task, outcome, seconds(self._timing.training(stint.site, outcome.steps)))
 
 
 def _rank(task: Task) -> Rank:
-    return Rank.REPORT if isinstance(task.work, Evaluate | Survey | Probe) else Rank.UPDATE
-
-
-def _number(task: Task) -> int:
-    return int(task.id.rpartition("-")[2])
+    return Rank.UPDATE if task.work.kind in ("init", "train") else Rank.REPORT

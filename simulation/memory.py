@@ -31,6 +31,11 @@ class SiteMemory:
         ]
         return self.files.nbytes + sum(getattr(each, "nbytes", 0) for each in arrays)
 
+    @property
+    def restarted(self) -> "SiteMemory":
+        """The memory after the learner was stopped and started again: what is on its disk."""
+        return SiteMemory(self.files)
+
     def committed(self, task: Task) -> "SiteMemory":
         """Return the memory once the receipt of a task has arrived."""
         files = self.files.copy()

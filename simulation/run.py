@@ -1,12 +1,12 @@
 """A simulation from a job to the results in its folder."""
 
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hansa.common.app import load_app
+from hansa.common.data.site_files import Split, loaded_split
 from hansa.common.job.simulate import SimulateSpec
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
@@ -15,22 +15,29 @@ from hansa.common.process.memory import young_garbage_only
 from hansa.common.run.folder import MODEL, keep_report, keep_resolved
 from hansa.common.site.source import source_of
 from hansa.common.torch.threads import threads
+from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import new_job_id
 from hansa.common.values.views import JobView
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.views import Surroundings, job_view, origin_of
-from hansa.controller.rulebook.compose import compose
+from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
-from hansa.simulation.agenda import seconds
+from hansa.simulation.availability import Availability, availability_of
 from hansa.simulation.crew.base import Crew
+from hansa.simulation.crew.blocks import received
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.workers import Workers
-from hansa.simulation.data import TEST, TRAINING
+from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
+from hansa.simulation.memories import Memories
 from hansa.simulation.models import StoredModels
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import Prepared, prepare
+from hansa.simulation.recording import read_recording
+from hansa.simulation.replay import Replay
+from hansa.simulation.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
 from hansa.simulation.store import SharedStore
 from hansa.simulation.submission import submitted
 from hansa.simulation.timing import Timing
@@ -38,18 +45,6 @@ from hansa.simulation.timing import Timing
 MEMORY = 1 << 30  # bytes that the sums of merges may take
 THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same
 SHOWN = 20  # sites that a live view lists
-
-
-@dataclass(frozen=True)
-class Options:
-    """Who does the work of a simulation."""
-
-    workers: int = 0  # processes; 0: this one does everything
-    memory: int = 4 << 30  # bytes of models in memory; what exceeds them is on the disk
-    batched: bool = True  # small clients are trained in blocks where that gives the same bits
-
-
-USUAL = Options()
 
 
 class _Nobody:
@@ -68,25 +63,58 @@ class Simulation:
         folder: Path,
         options: Options = USUAL,
         changed: Callable[[], None] = lambda: None,
+        begun: Beginning | None = None,
     ) -> None:
+        """`begun` is what a simulation is of that was saved in the folder, and now goes on."""
         spec, data, self._folder = prepared.spec, prepared.data, folder
-        rule, job = compose(spec), new_job_id()
-        self.store = SharedStore(options.memory, folder / "spilled")
-        spec, first = submitted(spec, rule, job, self.store)
+        recording = self.recording = read_recording(options.replay, options.job) if options.replay else None
+        rule, job = compose(spec), begun.job if begun else new_job_id()
+        if recording:
+            recording.require_fit(spec, data)
+            rule, job = composed_again(recording.spec), recording.record.id
+        self.store = SharedStore(options.memory // 4 * 3, folder / "spilled")
+        saved = read_saved(folder) if begun else None
+        first = None
+        if begun and saved:
+            spec = begun.told
+        else:
+            spec, first = submitted(spec, rule, job, self.store)
         self.settings = prepared.spec.simulate or SimulateSpec()
         # Files that the job names are on this machine; the engine knows their digests.
         self.spec = prepared.spec.model_copy(update={"simulate": self.settings})
         # What a controller is not told, either.
-        told = {"made_with": software(rule), "data": None, "simulate": None}
-        self.machine = Machine(job, spec.model_copy(update=told), rule, 0.0)
+        told = spec.model_copy(update={"made_with": software(rule), "data": None, "simulate": None})
+        at = recording.record.at if recording else 0.0
+        self.machine = Machine(job, recording.spec if recording else told, rule, at)
         self._prepared, self._models = prepared, StoredModels(self.store)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
-        timing = Timing(self.settings, data.names, spec.seed)
-        self.driver = Driver(self.machine, bench, self.store, self._crew, data, timing, changed)
-        self._let_sites_join()
+        self.stopping = False  # whether somebody wants it to end early
+        parts = (self.machine, bench, self.store, self._crew, data)
+        driver: Driver | None = None
+        self.driver: Driver | Replay
+        if recording:
+            self.driver = Replay(*parts, recording, changed)
+        else:
+            self.driver = driver = Driver(*parts, prepared.app, *self._clock(), changed)
+            self._enrol_sites(driver)
+        self.driver.memories = Memories(options.memory // 4, folder / "spilled-memory")
+        self.driver.tick = self._tick
+        self.saves = Saves(folder, self.machine, self.store, driver.saved if driver else lambda: None)
+        if driver and saved:
+            restore(folder, saved, self.machine, self.store)
+            driver.restore(received(saved.driver))
+            self.saves.go_on(saved)
+            return
+        if not recording:  # which is quick to begin again
+            source = source_of(self.spec.app).digest
+            self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
         self.driver.begin(first)
+
+    def _clock(self) -> tuple[Timing, Availability]:
+        names, seed = self._prepared.data.names, self.spec.seed
+        return Timing(self.settings, names, seed), availability_of(self.settings.availability, names, seed)
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
@@ -94,18 +122,21 @@ class Simulation:
             return Workers(options.workers, ref, data, self.store, options.batched)
         return Inline(Desk(ref, data, self._models, options.batched))
 
-    def _let_sites_join(self) -> None:
-        app, data = self._prepared.app, self._prepared.data
+    def _enrol_sites(self, driver: Driver) -> None:
+        app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
         stated = app.stated(source_of(self.spec.app).digest)
-        evaluated = TEST if data.split == TEST else TRAINING
+        learners = set(roles.learners)
         for number, site in enumerate(data.names):
-            self.driver.join(site, "evaluator", data.count(app, number, evaluated), stated)
-            self.driver.join(site, "learner", data.count(app, number, TRAINING), stated)
+            if site in roles.evaluators:
+                evaluated = loaded_split(roles.evaluators[site])
+                driver.enrol(site, "evaluator", data.count(app, number, evaluated), stated)
+            if site in learners:
+                driver.enrol(site, "learner", data.count(app, number, TRAINING), stated)
 
     @property
-    def tests(self) -> bool:
-        """Whether models are evaluated on test data."""
-        return self._prepared.data.split == TEST
+    def split(self) -> Split:
+        """What models are evaluated on."""
+        return self._prepared.roles.split
 
     def run(self) -> JobView:
         """Run the job to its end."""
@@ -116,27 +147,48 @@ class Simulation:
         finally:
             self.close()
 
+    def _tick(self) -> None:
+        """Save now and then; if somebody wants the simulation to end, save it once more and end it."""
+        if self.stopping:
+            if not self.recording:
+                self.saves.save()
+            self.driver.cancel()
+        elif not self.recording:
+            self.saves.tick()
+
+    @property
+    def difference(self) -> str:
+        """The first difference between a replay and the deployed job; empty if there is none."""
+        return self.driver.difference if isinstance(self.driver, Replay) else ""
+
+    def require_same(self) -> None:
+        """Raise an error if a replay did not give the models of the deployed job."""
+        if self.difference:
+            raise HansaError(f"the replay is not job {self.machine.job}: {self.difference}")
+
     def close(self) -> None:
         """End what the simulation has started."""
         self._crew.close()
         self._pool.shutdown()
+        self.driver.memories.close()
 
     def view(self, since: int = 0) -> JobView:
         """Return the job as operators see it; of its history, the versions from `since` on."""
         around = Surroundings(
             fleet=_Nobody(),
-            now=seconds(self.driver.now),
+            now=self.driver.at,
             bytes_up=self.driver.traffic.up,
             bytes_down=self.driver.traffic.down,
             trouble="",
         )
-        return job_view(self.machine, around, since=since)
+        few = len(self._prepared.data.names) <= SHOWN
+        return job_view(self.machine, around, since=since, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""
         return self.view().model_copy(update={"resolved": resolved(self.machine.spec)})
 
-    def keep_results(self, wall_seconds: float, workers: str) -> JobView:
+    def keep_results(self, workers: str) -> JobView:
         """Write report, last model and resolved job into the folder."""
         view = self.whole_view()
         state = self.machine.state
@@ -150,16 +202,28 @@ class Simulation:
             "settings": self.settings.model_dump(mode="json"),
             "sites": len(self._prepared.data.names),
             "workers": workers,
-            "wall_seconds": round(wall_seconds, 3),
+            "wall_seconds": round(self.saves.seconds, 3),
         }
+        if self.recording:
+            about["replay"] = {"job": self.machine.job, "difference": self.difference}
         keep_report(self._folder, view, self.spec, THREADS, simulation=about)
+        if view.status != "cancelled":
+            self.saves.end()
         return view
+
+
+def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] = lambda: None) -> Simulation:
+    """Return a simulation that was interrupted, to go on with; its app must not have changed."""
+    begun = read_beginning(folder)
+    if source_of(begun.spec.app).digest != begun.source:
+        raise InvalidInput(f"--resume {folder}: the app {begun.spec.app} has changed since; simulate anew")
+    prepared = Prepared(begun.spec, load_app(begun.spec.app), begun.data)
+    return Simulation(prepared, folder, options, changed, begun)
 
 
 def simulate(spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
-    begun = time.monotonic()
     folder.mkdir(parents=True, exist_ok=True)
     simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers))
     simulation.run()
-    return simulation.keep_results(time.monotonic() - begun, str(workers))
+    return simulation.keep_results(str(workers))

@@ -6,23 +6,25 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import click
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
-from hansa.common.run.summary import quality
+from hansa.common.run.summary import quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
 from hansa.common.ui.options import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
+from hansa.simulation.options import USUAL, Options
 from hansa.simulation.prepare import prepare
-from hansa.simulation.run import SHOWN, USUAL, Options, Simulation
+from hansa.simulation.run import Simulation, resumed
 
 PAUSE = 0.1  # seconds between two pictures of the live view
+SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took
 
 
 class Viewer:
@@ -31,18 +33,16 @@ class Viewer:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._views: asyncio.Queue[JobView | None] = asyncio.Queue()
-        self._shown, self._since = 0.0, 0
+        self._next, self._since = 0.0, 0
         self.simulation: Simulation | None = None
-        self.stop = False
 
     def changed(self) -> None:
         """Send a view, if the last one is old enough; on the simulation's thread."""
-        if self.stop and self.simulation is not None:
-            self.simulation.driver.cancel()
         now = time.monotonic()
-        if self.simulation is not None and now - self._shown >= PAUSE:
-            self._shown = now
+        if self.simulation is not None and now >= self._next:
             self._send()
+            took = time.monotonic() - now
+            self._next = now + max(PAUSE, SHARE * took)
 
     def finish(self) -> None:
         """Send the last view."""
@@ -52,8 +52,6 @@ class Viewer:
     def _send(self) -> None:
         assert self.simulation is not None
         view = self.simulation.view(self._since)
-        if len(view.sites) > SHOWN:
-            view = view.model_copy(update={"sites": ()})
         self._since = max((e.version for e in view.history if e.evaluated), default=self._since)
         self._loop.call_soon_threadsafe(self._views.put_nowait, view)
 
@@ -63,22 +61,33 @@ class Viewer:
             yield view
 
 
+Make = Callable[[Callable[[], None]], Simulation]  # is told what to call after every change
+
+
 def run_and_show(
     spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options = USUAL
 ) -> tuple[JobView, bool]:
     """Simulate a job and keep its results; return its last view, and whether somebody ended it early."""
     folder.mkdir(parents=True, exist_ok=True)
-    return asyncio.run(_run_and_show(spec, folder, sites, quiet, options))
+
+    def make(changed: Callable[[], None]) -> Simulation:
+        return Simulation(prepare(spec, sites, folder), folder, options, changed)
+
+    return asyncio.run(_run_and_show(make, folder, quiet, options))
 
 
-async def _run_and_show(
-    spec: JobSpec, folder: Path, sites: int | None, quiet: bool, options: Options
-) -> tuple[JobView, bool]:
-    begun = time.monotonic()
+def resume_and_show(folder: Path, quiet: bool, options: Options = USUAL) -> tuple[JobView, bool]:
+    """Go on with a simulation that was interrupted; return the same as `run_and_show`."""
+    return asyncio.run(
+        _run_and_show(lambda changed: resumed(folder, options, changed), folder, quiet, options)
+    )
+
+
+async def _run_and_show(make: Make, folder: Path, quiet: bool, options: Options) -> tuple[JobView, bool]:
     viewer, loop = Viewer(), asyncio.get_running_loop()
 
     def work() -> Simulation:
-        simulation = Simulation(prepare(spec, sites, folder), folder, options, viewer.changed)
+        simulation = make(viewer.changed)
         viewer.simulation = simulation
         if not quiet:
             _introduce(simulation)
@@ -96,12 +105,13 @@ async def _run_and_show(
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(time.monotonic() - begun, str(options.workers))
+    view = simulation.keep_results(str(options.workers))
     if not quiet:
         warn(view)
-        _print_summary(view, folder, simulation, time.monotonic() - begun)
+        _print_summary(view, folder, simulation, simulation.saves.seconds)
         warn_of_shortfalls(view)
-    return view, viewer.stop and view.status != "completed"
+    simulation.require_same()
+    return view, simulation.stopping and view.status != "completed"
 
 
 @contextlib.contextmanager
@@ -110,9 +120,9 @@ def _signals(viewer: Viewer) -> Iterator[None]:
     loop = asyncio.get_running_loop()
 
     def stop() -> None:
-        if viewer.stop:
+        if viewer.simulation is None or viewer.simulation.stopping:
             os._exit(130)
-        viewer.stop = True
+        viewer.simulation.stopping = True
         click.echo("\nstopping: the job ends with its last model; Ctrl-C again ends at once", err=True)
 
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -125,7 +135,11 @@ def _signals(viewer: Viewer) -> Iterator[None]:
 
 
 def _introduce(simulation: Simulation) -> None:
-    settings = simulation.settings
+    settings, recording = simulation.settings, simulation.recording
+    if recording is not None:
+        happened = counted(len(recording.events), "event")
+        click.echo(f"replaying job {recording.record.id}: {happened} in the order of its journal")
+        return
     click.echo(
         f"simulating {counted(len(simulation.driver.sites), 'site')}: a step takes"
         f" {settings.step_seconds:g} s, a transfer {settings.latency:g} s + bytes /"
@@ -140,14 +154,20 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         how = "failed" if view.status == "failed" else "did not complete"
         click.echo(f"The simulation {how}: {view.reason}", err=True)
         click.echo(f"What exists of it is in {where}", err=True)
+        if simulation.stopping and not simulation.recording:
+            click.echo(f"`hansa simulate --resume {where}` goes on with it", err=True)
         return
     updates = sum(len(entry.updates) for entry in view.history)
     click.echo(
         f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
         f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
     )
-    click.echo(f"  result   {quality(view, 'test' if simulation.tests else 'validation')}")
+    click.echo(f"  result   {quality(view, simulation.split)}")
+    if view.test:
+        click.echo(f"  test     {quality_at_test_sites(view.test)}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
+    if simulation.recording and not simulation.difference:
+        click.echo(f"  replay   every version is that of job {view.job}, bit for bit")
     click.echo(f"  model    {where}/{MODEL}")
     click.echo(f"  report   {where}/{REPORT}")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")

@@ -6,6 +6,7 @@ Workers open it through the driver's process id.
 
 import mmap
 import os
+import threading
 from collections import defaultdict
 from dataclasses import dataclass
 
@@ -30,6 +31,8 @@ class Slab:
         self._end = 0  # of what was ever handed out
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # places by the size of the slot
         self.used = 0  # bytes in slots that are handed out
+        # Garbage collection may give a slot back in the middle of `take`.
+        self._lock = threading.RLock()
         self._view = View(self.path)
 
     @property
@@ -40,20 +43,22 @@ class Slab:
     def take(self, size: int) -> Slot:
         """Hand out a slot."""
         rounded = _rounded(size)
-        self.used += rounded
-        if self._free[rounded]:
-            return Slot(self._free[rounded].pop(), size)
-        at, self._end = self._end, self._end + rounded
-        if self._end > self._size:
-            self._size = self._end + max(GROWTH, self._size // 4)
-            os.ftruncate(self._handle, self._size)
-        return Slot(at, size)
+        with self._lock:
+            self.used += rounded
+            if self._free[rounded]:
+                return Slot(self._free[rounded].pop(), size)
+            at, self._end = self._end, self._end + rounded
+            if self._end > self._size:
+                self._size = self._end + max(GROWTH, self._size // 4)
+                os.ftruncate(self._handle, self._size)
+            return Slot(at, size)
 
     def give_back(self, slot: Slot) -> None:
         """Take a slot back."""
         rounded = _rounded(slot.size)
-        self.used -= rounded
-        self._free[rounded].append(slot.at)
+        with self._lock:
+            self.used -= rounded
+            self._free[rounded].append(slot.at)
 
     def memory(self, slot: Slot) -> memoryview:
         """Return the memory of a slot."""

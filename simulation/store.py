@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hansa.common.models.frames import FRAME, Buffer, Layout, as_bytes
 from hansa.common.models.model import Manifest, ModelSpec
-from hansa.common.values.errors import Broken, NotFound
+from hansa.common.values.errors import Broken, InvalidInput, NotFound
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores import Draft, Store, StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
@@ -76,6 +76,14 @@ class SharedStore(Store):
         """Publish what is in a slot; the slot belongs to the model from now on."""
         with self._lock:
             self._models[key] = SlabModel(key, manifest, peaks, self.slab, slot)
+
+    def require_room(self, bytes_: int) -> None:
+        """Refuse models of which not even one has room."""
+        if bytes_ > self._most:
+            raise InvalidInput(
+                f"--memory: there is room for {self._most >> 20} MiB of models, but one takes"
+                f" {bytes_ / (1 << 20):.1f} MiB"
+            )
 
     @property
     def full(self) -> bool:

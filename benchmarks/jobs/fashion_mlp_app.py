@@ -1,13 +1,8 @@
 """Fashion-MNIST pictures, 28×28: one hidden layer, so that a run takes seconds."""
 
-import time
-
-import torch
 from torch import nn
 
 from hansa import App
-
-STEP = 0.005  # seconds
 
 
 def build() -> nn.Module:
@@ -15,11 +10,4 @@ def build() -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
-def wait(features: torch.Tensor) -> torch.Tensor:
-    """Let a step take time, so that sites can be slow without competing for the machine's cores."""
-    time.sleep(STEP)
-    return features
-
-
 app = App(model=build, task="classification", classes=10)
-paced = App(model=build, task="classification", classes=10, transform=wait)

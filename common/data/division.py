@@ -70,15 +70,16 @@ def divide(
     if not isinstance(scheme, Iid | Natural):  # the others split by class
         data.refuse_empty_classes()
     count = sites or spec.sites
-    train, test = data.held_out(seed, spec.test)
+    share = 0.0 if spec.holdout else spec.test  # whole sites test instead
+    train, test = data.held_out(seed, share)
     if spec.examples is not None:
         train = data.sampled(train, spec.examples, seed)
-    if isinstance(scheme, Natural) and (spec.test is not None or not data.tested):
+    if isinstance(scheme, Natural) and (share is not None or not data.tested):
         if spec.examples is not None:
             raise InvalidInput(
                 "data.examples: the scheme natural splits rows by their key; use fewer sites instead"
             )
-        shards = _by_key(scheme, data, count, seed, TEST_SHARE if spec.test is None else spec.test)
+        shards = _by_key(scheme, data, count, seed, TEST_SHARE if share is None else share)
         test = np.sort(np.concatenate([shard.test for shard in shards]))
     else:
         if isinstance(scheme, Natural) and count is None:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
@@ -10,6 +10,8 @@ import numpy as np
 from hansa.common.values.errors import InvalidData, one_line
 from hansa.common.values.stated import TaskKind
 from hansa.common.values.words import counted
+
+ALL: Final = "all"  # the split that has every row of a site
 
 
 class Schema(Protocol):
@@ -51,8 +53,13 @@ class Examples:
         return Examples(self.x[indices], self.y[indices])
 
 
+def joined(one: Examples, other: Examples) -> Examples:
+    """Return the rows of both."""
+    return Examples(np.concatenate([one.x, other.x]), np.concatenate([one.y, other.y]))
+
+
 def load_npz(path: Path, split: str) -> Examples:
-    """Read x and y, or x_test and y_test for the test split if the file has them."""
+    """Read x and y; if the file has x_test and y_test, these for the split "test", and both for "all"."""
     try:
         if path.is_file() and not is_zipfile(path):  # numpy's message would be about pickles
             raise InvalidData(
@@ -60,13 +67,16 @@ def load_npz(path: Path, split: str) -> Examples:
                 " `np.savez(path, x=…, y=…)` makes one"
             )
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            tested = split == "test" and "x_test" in arrays and "y_test" in arrays
-            names = ("x_test", "y_test") if tested else ("x", "y")
+            tested = split in ("test", ALL) and "x_test" in arrays and "y_test" in arrays
+            names = ("x_test", "y_test") if tested and split == "test" else ("x", "y")
             missing = [name for name in names if name not in arrays]
             if missing:
                 others = f", only {', '.join(arrays.files)}" if arrays.files else ""
                 raise InvalidData(f"{path}: it has no array {missing[0]!r}{others}")
-            return Examples(arrays[names[0]], arrays[names[1]])
+            examples = Examples(arrays[names[0]], arrays[names[1]])
+            if tested and split == ALL:
+                return joined(examples, Examples(arrays["x_test"], arrays["y_test"]))
+            return examples
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         if "Object arrays" in str(error):  # to read them, numpy would have to run code from the file
             raise InvalidData(

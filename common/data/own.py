@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hansa.common.data.dataset import DataSet
-from hansa.common.data.examples import Examples, Schema, load_npz
+from hansa.common.data.examples import ALL, Examples, Schema, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers import images, tables
 from hansa.common.values.errors import InvalidData, InvalidInput
@@ -49,7 +49,7 @@ class SiteData:
 
 
 def read_site(app: Schema, path: Path, split: str) -> SiteData:
-    """Read a site's rows for training or for testing, without an app's own loader.
+    """Read a site's rows for training, for testing, or all of them, without an app's own loader.
 
     Without test rows all rows are used for testing: a site may have nothing else.
     """
@@ -61,7 +61,7 @@ def read_site(app: Schema, path: Path, split: str) -> SiteData:
         raise InvalidData(_unnamed(path, data.classes))
     data = fitted(app, path, data)
     rows = np.arange(len(data))
-    if data.tested:
+    if data.tested and split != ALL:
         rows = rows[-data.tested :] if split == "test" else rows[: -data.tested]
     return SiteData(data.examples.take(rows), data.columns, bool(data.tested))
 

@@ -1,6 +1,7 @@
 """A partition as files: one per site, a test file, and a record of how they were made."""
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,16 @@ def write_shards(
     nested: bool = False,
     app: Schema | None = None,
 ) -> list[Path]:
-    """Write one file per site, with its share of the test set, a file with all test data, and a record."""
+    """Write one file per site, with its share of the test set, a file with all test data, and a record.
+
+    The record has the folds of a cross-validation by site, if there are to be any: those of `spec.holdout`,
+    or `fold_count` of them.
+    """
     _require_empty(folder)
     division = divide(spec, sites, seed, root, app)
     names = [shard.name for shard in division.shards]
+    if spec.holdout:
+        fold_count, nested = spec.holdout.folds, spec.holdout.nested
     sets = folds(names, seed, fold_count, nested) if fold_count else []
     return _write(division, spec, seed, folder, sets)
 
@@ -47,21 +54,26 @@ def write_pooled(
     folder: Path,
     root: Path | None = None,
     app: Schema | None = None,
-) -> tuple[Path, int]:
-    """Write the data of all sites into one file, for central training; return it and the number of sites.
+    fold: Callable[[Sequence[str]], Fold[str]] = lambda names: Fold((), (), tuple(names)),
+) -> tuple[list[Path], Fold[str]]:
+    """Write the data of all sites that train into one file, for central training, and those of the others.
 
-    It has exactly the rows that the sites would have, for training and for testing.
+    The file has exactly the rows that the sites would have, for training and for testing. `fold` says which
+    of the sites train. Return the files, and what each site would do without central training.
     """
     _require_empty(folder)
     division = divide(spec, sites, seed, root, app)
-    shards = division.shards
+    parts = fold([shard.name for shard in division.shards])
+    training = [shard for shard in division.shards if shard.name in parts.train]
+    others = [shard for shard in division.shards if shard.name not in parts.train]
+    if any(shard.name == POOLED for shard in others):
+        raise InvalidInput(f"a site that is held out is called {POOLED}, like the one that trains centrally")
     whole = Shard(
         POOLED,
-        np.sort(np.concatenate([shard.rows for shard in shards])),
-        np.sort(np.concatenate([shard.test for shard in shards])),
+        np.sort(np.concatenate([shard.rows for shard in training])),
+        np.sort(np.concatenate([shard.test for shard in training])),
     )
-    (path,) = _write(replace(division, shards=[whole]), spec, seed, folder, [])
-    return path, len(shards)
+    return _write(replace(division, shards=[whole, *others]), spec, seed, folder, []), parts
 
 
 def _require_empty(folder: Path) -> None:

@@ -11,7 +11,13 @@ from hansa.common.data.own import SiteData, read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.values.words import in_order
 
-Split = Literal["test", "validation"]
+# What an evaluator evaluates on: test rows, the validation part of the training rows, or every row.
+Split = Literal["test", "validation", "all"]
+
+
+def loaded_split(split: str) -> str:
+    """Return the split that an evaluator loads: validation data are a part of the training data."""
+    return "train" if split == "validation" else split
 
 
 def found_files(files: Mapping[str, str], beside: Path) -> dict[str, Path]:
@@ -63,17 +69,17 @@ def _read(app: Loading, path: Path) -> SiteData:
         data = read_site(app, path, "train")
         return SiteData(check_examples(app, data.examples, path), data.columns, data.tested)
     training = app.load(path, "train")
+    return SiteData(training, tested=own_test_rows(app, path, training) is not None)
+
+
+def own_test_rows(app: Loading, path: Path, training: Examples) -> Examples | None:
+    """Return the test rows of an app's own loader; None if it has none, or ignores the split."""
     try:
-        test: Examples | None = app.load(path, "test")
+        test = app.load(path, "test")
     except HansaError:
-        test = None  # the loader has no test rows
-    # A loader may ignore the split.
-    other = test is not None and len(test) > 0 and not _same(training, test)
-    return SiteData(training, tested=other)
-
-
-def _same(one: Examples, other: Examples) -> bool:
-    return np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+        return None
+    same = np.array_equal(training.x, test.x) and np.array_equal(training.y, test.y)
+    return test if len(test) and not same else None
 
 
 def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData) -> None:

@@ -139,13 +139,13 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
             # The rule may have chosen the kind, so the message names it.
             if issubclass(model, Plugin) and len(path) == 1:
                 of = f" of {model.kind}"
-            return f"unknown key{of}" + suggestion(str(path[-1]), _known_at(model, path[:-1]))
+            return f"unknown key{of}" + suggestion(str(path[-1]), known_at(model, path[:-1]))
         case "missing":
             return REQUIRED
         case "value_error":
             return str(fault["ctx"]["error"])
         case "dict_type" | "model_type":
-            has_kind = (model is JobSpec and path[0] in POINTS) or "kind" in _known_at(model, path)
+            has_kind = (model is JobSpec and path[0] in POINTS) or "kind" in known_at(model, path)
             hint = f", such as {{kind: {given}}}" if has_kind and isinstance(given, str) else shown
             return f"should be a section of keys and values{hint}"
         case "tuple_type" | "list_type":
@@ -156,13 +156,15 @@ def describe(fault: Mapping[str, Any], model: type[Value], path: Sequence[Any]) 
     return message[:1].lower() + message[1:] + shown
 
 
-def _known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
+def known_at(model: type[Value], path: Iterable[Any]) -> list[str]:
+    """Return the names that a section of a document may have; none if it is not a section of fixed names."""
     at: Any = model
     steps = iter(path)
     for step in steps:
         field = getattr(at, "model_fields", {}).get(step)
         kinds = [field.annotation, *getattr(field.annotation, "__args__", ())] if field else []
         at = next((k for k in kinds if isinstance(k, type) and issubclass(k, Value)), None)
-        if field and get_origin(field.annotation) is Mapping:
-            next(steps, None)  # a name of the operator's own, such as a group's
+        # A name of the operator's own follows, such as a group's.
+        if field and get_origin(field.annotation) is Mapping and next(steps, None) is None:
+            return []
     return list(at.model_fields) if at else []

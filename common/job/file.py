@@ -1,13 +1,13 @@
 """The job file: YAML that is read with the line of each field, and `--set` changes to it."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hansa.common.job import rulebook
-from hansa.common.job.check import located, parse_job, part_faults
+from hansa.common.job.check import Lines, located, parse_job, part_faults
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
@@ -19,21 +19,38 @@ ODD_SCALARS = (ValueError, LookupError, ArithmeticError, AttributeError, TypeErr
 
 def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
     """Read a job file, apply `--set` changes and check the result; `here`: the job runs on this machine."""
+    data, lines = read_job(path)
+    if isinstance(data, dict):
+        for change in changes:
+            apply_change(data, change)
+    return check_job(data, lines, path, here)
+
+
+def read_job(path: Path) -> tuple[object, dict[tuple[Any, ...], int]]:
+    """Read a job file without checking it; return it with the line of each field."""
+    data, lines = read_document(path)
+    if isinstance(data, dict):
+        data.pop(MADE_WITH, None)  # a resolved job says what it was run with
+    return data, lines
+
+
+def read_document(path: Path) -> tuple[object, dict[tuple[Any, ...], int]]:
+    """Read a YAML file and return it with the line of each field."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not a text file"
         raise InvalidJob(f"{path}: cannot be read: {reason}") from None
-    data, lines = parse_yaml(text, str(path))
-    if isinstance(data, dict):
-        data.pop(MADE_WITH, None)  # a resolved job says what it was run with
-        for change in changes:
-            apply_change(data, change)
+    return parse_yaml(text, str(path))
+
+
+def check_job(data: object, lines: Lines, path: Path, here: bool = False) -> JobSpec:
+    """Check what a job file says, perhaps after changes; `here`: the job runs on this machine."""
     objections = rulebook.load()  # before the job is parsed: it registers the rules
     spec = parse_job(data, lines, str(path), final=here)
-    # Otherwise the controller, which may know more rules, checks the job.
+    # Otherwise the controller, which may know more rules, checks the job. A standing one ignores `data`.
     if not part_faults(spec.model_dump(), final=True):
-        clashes = objections(spec)
+        clashes = objections(spec if here else spec.model_copy(update={"data": None}))
         if clashes:
             raise InvalidJob([located(clash, lines, str(path)) for clash in clashes])
     files = {name: file for name, file in (("init", spec.init), ("reference", spec.reference)) if file}
@@ -95,6 +112,11 @@ def apply_change(data: dict[str, Any], change: str) -> None:
         raise InvalidJob(f"{shown}: the value is not valid YAML") from None
     if beyond := excess(value):
         raise InvalidJob(f"{shown}: {located(beyond, {})}")
+    set_field(data, steps, value, shown)
+
+
+def set_field(data: dict[str, Any], steps: Sequence[str], value: object, shown: str) -> None:
+    """Set the field at a path, and make the sections on the way; `shown` begins the message of a refusal."""
     at = data
     for step in steps[:-1]:
         inner = at.get(step)

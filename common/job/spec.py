@@ -10,91 +10,23 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from hansa.common.job.simulate import SimulateSpec
+from hansa.common.job.training import TrainSpec
 from hansa.common.plugins.registry import POINTS
-from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, SITES, TEXT, Value
+from hansa.common.values.bounds import SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
 from hansa.common.values.resolved import Software
-from hansa.common.values.training import OptimizerSpec, SurveySpec, ValidationSpec
+from hansa.common.values.training import SurveySpec, ValidationSpec
 
 PartSpec = Mapping[str, Any]
 FieldPath = tuple[Any, ...]
 Problem = tuple[FieldPath, str]  # where, and what is wrong there
 
 
-class GroupSpec(Value):
-    """Sites with their own thresholds, such as slow ones."""
-
-    sites: tuple[str, ...] = Field(min_length=1)
-    vc_loss: float | None = Field(None, ge=0)
-    tombstones: int | None = Field(None, ge=0, le=EPOCHS, strict=True)
-
-
-class UntilSpec(Value):
-    """Train until the validation loss hardly falls, or the model is too stale (metis-dvw §4, §5)."""
-
-    kind: Literal["adaptive"] = Field("adaptive", description="VC_Loss, tombstones and staleness decide")
-    vc_loss: float = Field(
-        1.0, ge=0, description="percent by which an epoch must lower the validation loss; 0: at all"
-    )
-    tombstones: int = Field(1, ge=0, le=EPOCHS, strict=True, description="epochs of a task that may fail to")
-    max_epochs: int = Field(100, ge=1, le=EPOCHS, strict=True, description="the most epochs of a task")
-    cycles: int = Field(
-        20, ge=1, le=ROUNDS, strict=True, description="tasks after which a site's staleness is limited"
-    )
-    rolling: bool = Field(
-        False,
-        description="the limit is the median of all tasks, not of the first: each that it ends pulls it down",
-    )
-    groups: Mapping[str, GroupSpec] = Field(
-        {},
-        description="sites with other thresholds, by the group's name: `sites`, vc_loss and tombstones",
-    )
-
-    @model_validator(mode="after")
-    def _one_group_for_a_site(self) -> "UntilSpec":
-        of: dict[str, str] = {}
-        for name, group in self.groups.items():
-            for site in group.sites:
-                if of.setdefault(site, name) != name:
-                    raise ValueError(f"site {site} is in two groups: {of[site]} and {name}")
-        return self
-
-    def thresholds(self, site: str) -> tuple[float, int]:
-        """Return vc_loss and tombstones of a site: its group's, or the common ones."""
-        group = next((group for group in self.groups.values() if site in group.sites), None)
-        vc_loss = group.vc_loss if group and group.vc_loss is not None else self.vc_loss
-        return vc_loss, group.tombstones if group and group.tombstones is not None else self.tombstones
-
-
-class TrainSpec(Value):
-    """How a learner trains for a task."""
-
-    epochs: int | None = Field(
-        None, ge=1, le=EPOCHS, strict=True, description="none: as many as the rule starts from"
-    )
-    batches: int | None = Field(
-        None, ge=1, le=BATCHES, strict=True, description="instead of epochs: FedMMB's C"
-    )
-    until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
-    batch_size: int = Field(32, ge=1, le=BATCH, strict=True)
-    optimizer: OptimizerSpec = OptimizerSpec()
-    proximal: float | None = Field(
-        None, ge=0, description="FedProx's μ: short for local: {kind: proximal, mu: …}"
-    )
-    keep_optimizer: bool = Field(
-        False,
-        description="a learner goes on from its optimizer's state after its last task, until it is restarted",
-    )
-
-    @model_validator(mode="after")
-    def _epochs_or_batches(self) -> "TrainSpec":
-        if self.batches is not None and self.epochs is not None:
-            raise ValueError("a task has a number of epochs or of batches; give epochs or batches, not both")
-        return self
-
-
 class SitesSpec(Value):
-    """Which sites take part: all that are connected, or those named; `min` of them start the job."""
+    """Which sites take part: all that are connected, or those named; `min` of them start the job.
+
+    Sites that are named in `validation` or `test` are held out: they evaluate, and never train.
+    """
 
     min: int = Field(1, ge=1, le=SITES, strict=True)
     together: int = Field(
@@ -104,16 +36,31 @@ class SitesSpec(Value):
         60, ge=0, le=SECONDS, description="seconds to wait for `min` sites before the job fails"
     )
     names: tuple[str, ...] | None = None
+    validation: tuple[str, ...] = Field(
+        (), description="sites that only evaluate, and whose reports alone make the job's metrics"
+    )
+    test: tuple[str, ...] = Field(
+        (), description="sites that only evaluate; their metrics are reported apart and decide nothing"
+    )
     same_app: bool = Field(
         False, description="only sites that have loaded the same source of the app take part"
     )
 
     @model_validator(mode="after")
     def _enough_names(self) -> "SitesSpec":
-        if self.names is not None and len(set(self.names)) < self.min:
+        if self.names is None:
+            return self
+        training = {*self.names} - {*self.validation, *self.test}
+        if len(training) < self.min:
             raise ValueError(
-                f"{len(set(self.names))} different names are too few for `min`, which is {self.min} sites"
+                f"{len(training)} different names are too few for `min`, which is {self.min} sites"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _held_out_once(self) -> "SitesSpec":
+        for site in sorted({*self.validation} & {*self.test}):
+            raise ValueError(f"site {site} is in `validation` and in `test`; name it once")
         return self
 
     @model_validator(mode="after")
@@ -123,6 +70,17 @@ class SitesSpec(Value):
                 f"models of {self.together} sites (`together`) require a `min` of {self.together} or more"
             )
         return self
+
+    def trains(self, site: str) -> bool:
+        """Whether a site's learner takes part."""
+        return not self._holds_out(site) and (self.names is None or site in self.names)
+
+    def evaluates(self, site: str) -> bool:
+        """Whether a site's evaluator takes part."""
+        return self._holds_out(site) or self.names is None or site in self.names
+
+    def _holds_out(self, site: str) -> bool:
+        return site in self.validation or site in self.test
 
 
 class TargetSpec(Value):
@@ -137,6 +95,32 @@ class StopSpec(Value):
 
     seconds: float | None = Field(None, gt=0, le=SECONDS)
     target: TargetSpec | None = None
+
+
+class HoldoutSpec(Value):
+    """Which sites are held out: one fold of a cross-validation by site (partitioning §9)."""
+
+    folds: int = Field(5, le=1000, strict=True, description="sets that the sites are divided into")
+    fold: int = Field(0, ge=0, strict=True, description="from 0: the set that tests; the next one validates")
+    nested: bool = Field(
+        False, description="folds are pairs of a test set and a validation set: the first set with each other"
+    )
+
+    @field_validator("folds")
+    @classmethod
+    def _three_sets(cls, folds: int) -> int:
+        if folds < 3:
+            raise ValueError(f"{folds} are too few: test, validation and training need one set each")
+        return folds
+
+    @model_validator(mode="after")
+    def _fold_exists(self) -> "HoldoutSpec":
+        count = self.folds * (self.folds - 1) if self.nested else self.folds
+        if self.fold < count:
+            return self
+        what = f"{count} pairs of a test set and a validation set" if self.nested else f"{count} folds"
+        more = "" if self.nested else "; with nested: true every pair of sets is a fold"
+        raise ValueError(f"there is no fold {self.fold}: the {what} are numbered from 0 to {count - 1}{more}")
 
 
 class DataSpec(Value):
@@ -161,6 +145,9 @@ class DataSpec(Value):
         None, ge=0, lt=1, description="share held out for testing; default: the set's own part"
     )
     label: str | None = Field(None, description="the column of a table that is the label")
+    holdout: HoldoutSpec | None = Field(
+        None, description="some sites do not train: some validate, others test, on all their data"
+    )
     central: bool = Field(False, description="one site holds all data, as after `hansa run --central`")
 
     @field_validator("files")
@@ -182,7 +169,9 @@ class DataSpec(Value):
         if self.files is None:
             return self
         others = [
-            name for name in type(self).model_fields if name in self.model_fields_set and name != "files"
+            name
+            for name in type(self).model_fields
+            if name in self.model_fields_set and name not in ("files", "holdout")
         ]
         if "label" in others:
             raise ValueError(
@@ -190,6 +179,18 @@ class DataSpec(Value):
             )
         if others:
             raise ValueError(f"{others[0]}: it cannot be combined with files, which give each site its data")
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_else_is_held_out(self) -> "DataSpec":
+        if self.holdout and self.test:
+            raise ValueError(
+                "test: with holdout, whole sites are held out instead of a share; leave test out"
+            )
+        if self.holdout and self.files is not None and len(self.files) < self.holdout.folds:
+            raise ValueError(
+                f"holdout: {len(self.files)} sites cannot make {self.holdout.folds} folds; use fewer folds"
+            )
         return self
 
 
@@ -246,6 +247,11 @@ class JobSpec(Value):
         if train.proximal is not None and info.data.get("local") is not None:
             raise ValueError("proximal is short for local: {kind: proximal, …}; give one of them")
         return train
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether some sites only evaluate."""
+        return bool(self.sites.validation or self.sites.test or (self.data and self.data.holdout))
 
     def part(self, point: str) -> PartSpec | None:
         """Return the job's own parameters at one point of its rule."""

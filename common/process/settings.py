@@ -1,6 +1,6 @@
 """Defaults for options from a TOML file. Flags take precedence, then HANSA_* variables, then the file.
 
-[operator]                      # job and site commands
+[operator]                      # job and site commands, sweeps
 controller = "10.0.0.5:7300"
 [learner]                       # hansa learner start|stop|status
 site = "st-mary"
@@ -26,6 +26,7 @@ OPERATOR = {
     "site": ("list",),
     "controller": ("status", "health"),
 }
+OPERATORS_OWN = ("sweep",)  # commands that are not in a group
 
 
 def defaults(given: str | None) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def defaults(given: str | None) -> dict[str, Any]:
     for group, commands in OPERATOR.items():
         of_operator = dict.fromkeys(commands, _options(document, "operator", path))
         options[group] = options.get(group, {}) | of_operator
-    return options
+    return options | dict.fromkeys(OPERATORS_OWN, _options(document, "operator", path))
 
 
 def _find(given: str | None) -> Path | None:
@@ -88,7 +89,8 @@ def show_variables(command: click.Command) -> click.Command:
 
 def check_options(group: str, known: set[str], defaults: dict[str, Any]) -> None:
     """Refuse options in the file that no command of the group has."""
-    given = {name for options in defaults.get(group, {}).values() for name in options} - {"app"}
+    sections = [defaults[group]] if group in OPERATORS_OWN else defaults.get(group, {}).values()
+    given = {name for options in sections for name in options} - {"app"}
     unknown = sorted(given - known)
     if unknown:
         hint = suggestion(unknown[0], sorted(known))

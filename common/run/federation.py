@@ -37,6 +37,8 @@ class LocalFederation:
                 raise InvalidInput(
                     f"--slow {name}: there is no such site" + suggestion(name, list(data.files))
                 )
+            if name not in data.learners:
+                raise InvalidInput(f"--slow {name}: the site is held out, so it does not train")
         self._data = data
         self._folder = folder
         self._slow = slow  # the factor by which each site's training is slowed down
@@ -60,12 +62,21 @@ class LocalFederation:
         if not quiet:
             if self._central:
                 size = self._data.spec.train.batch_size
-                click.echo(f"central training: one site holds all data, in batches of {size} examples")
-            click.echo(f"starting a controller and {counted(len(self._data.files), 'site')} …")
+                what = "training data" if self._data.spec.holds_out else "data"
+                click.echo(f"central training: one site holds all {what}, in batches of {size} examples")
+            click.echo(f"starting a controller and {counted(len(self._data.files), 'site')}{self._roles()} …")
         try:
             return await self._stop.unless_again(self._work(quiet))
         finally:
             await self._processes.end(self._stop.again)
+
+    def _roles(self) -> str:
+        """Say how many sites train, validate and test, if some are held out."""
+        sites = self._data.spec.sites
+        if not self._data.spec.holds_out:
+            return ""
+        roles = {"train": self._data.learners, "validate": sites.validation, "test": sites.test}
+        return f" ({', '.join(f'{len(names)} {role}' for role, names in roles.items())})"
 
     async def _work(self, quiet: bool) -> JobView:
         spec = self._data.spec
@@ -83,9 +94,7 @@ class LocalFederation:
     async def _start(self) -> str:
         """Start all processes; return the controller's address."""
         address = await self._processes.start_controller()
-        data = self._data
-        more = (self._slow, data.split, self._threads)
-        self._processes.start_sites(address, data.spec.app, data.files, *more)
+        self._processes.start_sites(address, self._data, self._slow, self._threads)
         return address
 
     async def _await_evaluators(self, client: Client) -> None:
@@ -93,7 +102,8 @@ class LocalFederation:
         waited = 0.0
         while waited < PATIENCE:
             here = {view.site for view in await client.sites() if view.role == "evaluator"}
-            if all(name in here or self._processes.has_ended("evaluator", name) for name in self._data.files):
+            awaited = (name for name in self._data.evaluators if name not in here)
+            if all(self._processes.has_ended("evaluator", name) for name in awaited):
                 return
             await asyncio.sleep(PAUSE)
             waited += PAUSE

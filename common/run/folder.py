@@ -20,10 +20,13 @@ HEAD = """\
 """
 
 
-async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec, threads: int) -> JobView:
+async def keep_results(
+    folder: Path, client: Client, job: str, spec: JobSpec, threads: int | None = None
+) -> JobView:
     """Write a job's report and its last model, if there is one; return its last view.
 
-    The report includes what only this machine knows: the data, and the number of PyTorch's threads at a site.
+    The report includes what only this machine knows: the data, and the number of PyTorch's threads at a site
+    (None: the sites' owners decide).
     """
     view = await client.show(job)
     if view.history:
@@ -32,17 +35,20 @@ async def keep_results(folder: Path, client: Client, job: str, spec: JobSpec, th
     return view
 
 
-def keep_report(folder: Path, view: JobView, spec: JobSpec, threads: int, **more: object) -> None:
+def keep_report(
+    folder: Path, view: JobView, spec: JobSpec, threads: int | None = None, **more: object
+) -> None:
     """Write a job's report, with what only this machine knows, and what `more` there is to say.
 
     That is where the data came from, and how many threads PyTorch had at each site.
     """
-    here = {"data": _data(spec.data) if spec.data else None, "threads": threads}
+    here: dict[str, object] = {"data": _data(spec.data) if spec.data else None}
+    here |= {} if threads is None else {"threads": threads}
     report = details(view) | here | more
     (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
 
 
-def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int) -> None:
+def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int | None = None) -> None:
     """Write the job as the controller understood it, with the data and files that only this machine knows."""
     if view.resolved is None:
         return
@@ -53,7 +59,8 @@ def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int) -> N
     if spec.simulate is not None:
         job["simulate"] = spec.simulate.model_dump(mode="json")
     ordered = {name: job[name] for name in JobSpec.model_fields if name in job}
-    ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json") | {"threads": threads}
+    known = {} if threads is None else {"threads": threads}
+    ordered[MADE_WITH] = view.resolved.made_with.model_dump(mode="json") | known
     text = yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=120)
     (folder / RESOLVED).write_text(HEAD + text, encoding="utf-8")
 
@@ -70,7 +77,8 @@ def _data(data: DataSpec) -> dict[str, Any]:
     from hansa.common.data.sources import SOURCES
 
     if data.source is None:  # the sites' own files
-        return {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
+        own = {"files": {site: str(Path(path).absolute()) for site, path in (data.files or {}).items()}}
+        return own | ({"holdout": data.holdout.model_dump()} if data.holdout else {})
     document, path = data.model_dump(mode="json", exclude_none=True), Path(data.source).expanduser()
     if data.source not in SOURCES and path.exists():
         document["source"] = str(path.absolute())

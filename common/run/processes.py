@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from hansa.common.run.nursery import Nursery
+from hansa.common.run.site_data import SiteData
 from hansa.common.values.errors import HansaError
 
 # Settings for another federation, exported or in a settings file, are not meant for this one.
@@ -45,24 +46,16 @@ class Processes:
             )
         return str(json.loads((state / "controller.lock").read_text())["address"])
 
-    def start_sites(
-        self,
-        address: str,
-        app: str,
-        files: Mapping[str, Path],
-        slow: Mapping[str, float],
-        split: str,
-        threads: int,
-    ) -> None:
-        """Start a learner and an evaluator for each site."""
-        for role in ("learner", "evaluator"):
-            for name, data in files.items():
-                more = ["--slow", str(slow.get(name, 1))] if role == "learner" else ["--split", split]
-                arguments = [role, "start", "--controller", address, "--site", name, "--app", app]
-                arguments += ["--data", str(data), "--state", str(self._folder / name)]
-                arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
-                log = self._log(f"{role}-{name}")
-                self._nursery.start(f"{role} {name}", arguments, log, environment=ALONE)
+    def start_sites(self, address: str, data: SiteData, slow: Mapping[str, float], threads: int) -> None:
+        """Start the learners and evaluators of the sites."""
+        learners = [("learner", name, ["--slow", str(slow.get(name, 1))]) for name in data.learners]
+        evaluators = [("evaluator", name, ["--split", split]) for name, split in data.evaluators.items()]
+        for role, name, more in (*learners, *evaluators):
+            arguments = [role, "start", "--controller", address, "--site", name, "--app", data.spec.app]
+            arguments += ["--data", str(data.files[name]), "--state", str(self._folder / name)]
+            arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
+            log = self._log(f"{role}-{name}")
+            self._nursery.start(f"{role} {name}", arguments, log, environment=ALONE)
 
     def has_ended(self, role: str, name: str) -> bool:
         """Whether a site's daemon has ended."""

@@ -4,6 +4,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +15,19 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
 from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.ui.options import amount
+from hansa.common.values.history import Findings
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Split
 
+USUAL = ("accuracy", "loss", "weighted_f1")  # the metrics of every classifier, of which one is enough
+EXAMPLES: "Mapping[Split, tuple[str, str]]" = {  # on which, and whose they are
+    "test": ("test examples", "that no site trained on"),
+    "validation": ("validation examples", "that sites kept back"),
+    "all": ("examples", "of the validation sites"),
+}
 OWN_METRICS = 3  # metrics of an app's own in the summary; the report has all
 
 
@@ -41,6 +49,8 @@ def print_summary(view: JobView, folder: Path, file: Path, spec: JobSpec, split:
         f"Done: {counted(sites, 'site')} trained one model {'together ' if sites > 1 else ''}in {work}."
     )
     click.echo(f"  result   {quality(view, split)}")
+    if view.test:
+        click.echo(f"  test     {quality_at_test_sites(view.test)}")
     click.echo(
         f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back;"
         " no data left a site"
@@ -83,21 +93,36 @@ def print_what_is_left(view: JobView, folder: Path) -> None:
 
 def quality(view: JobView, split: "Split") -> str:
     """Describe how good the newest model is on test or validation data, by the metrics of its app."""
-    accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
     if metrics_missing(view):
         return f"not measured: {metrics_missing(view)}"
     if not view.examples:
         return f"not measured{_why_not_measured(view)}"
-    whole = view.examples == view.examples_total
-    on = f"{view.examples if whole else share_of(view.examples, view.examples_total)} {split} examples"
+    last = view.metrics_version == view.version
+    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
+    return _described(view, *EXAMPLES[split]) + ("" if last else of)
+
+
+def quality_at_test_sites(findings: Findings) -> str:
+    """Describe how good the same model is at the sites that are held out for testing."""
+    if not findings.examples:
+        missing = [
+            f"{site}: {findings.unevaluated[site]}" for site in sorted(findings.unevaluated, key=in_order)
+        ]
+        return f"not measured; missing: {listed(missing, 3)}"
+    return _described(findings, "examples", "of the test sites")
+
+
+def _described(findings: JobView | Findings, examples: str, whose: str) -> str:
+    """Describe metrics and the examples that they are of."""
+    accuracy, loss = findings.metrics.get("accuracy"), findings.metrics.get("loss")
+    whole = findings.examples == findings.examples_total and findings.drawn is None
+    share = share_of(findings.examples, findings.examples_total, findings.drawn)
+    on = f"{findings.examples if whole else share} {examples}"
     if accuracy is None and loss is None:
         return f"the loss on {on} is not a finite number"
     what = f"accuracy {accuracy:.1%}" if accuracy is not None else f"loss {loss:.4f}"
-    own = [f"{n} {v:.4f}" for n, v in view.metrics.items() if n not in ("accuracy", "loss") and v is not None]
-    whose = "that no site trained on" if split == "test" else "that sites kept back"
-    last = view.metrics_version == view.version
-    of = f"; this is version {view.metrics_version}, the last one was not measured{_why_not_measured(view)}"
-    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}{'' if last else of}"
+    own = [f"{n} {v:.4f}" for n, v in findings.metrics.items() if n not in USUAL and v is not None]
+    return f"{', '.join([what, *own[:OWN_METRICS]])} on {on} {whose}"
 
 
 def _why_not_measured(view: JobView) -> str:
@@ -106,7 +131,7 @@ def _why_not_measured(view: JobView) -> str:
     last = next((entry for entry in reversed(since) if entry.unevaluated or entry.examples), None)
     if last is None:
         return ""
-    share = share_of(last.examples, last.examples_total)
+    share = share_of(last.examples, last.examples_total, last.drawn)
     some = f" on enough examples, only on {share}" if last.examples else ""
     missing = [f"{site}: {last.unevaluated[site]}" for site in sorted(last.unevaluated, key=in_order)]
     return f"{some}; missing: {listed(missing, 3)}"

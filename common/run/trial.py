@@ -1,6 +1,6 @@
 """Federations from a script: `hansa run` as a separate process, and a summary of its report.
 
-The comparisons in examples/ and benchmarks/accuracy.py use it.
+The comparisons in examples/ and sweeps with `--processes` use it.
 """
 
 import json
@@ -35,8 +35,9 @@ def run_trial(
         process.wait()
         raise
     if process.returncode:
-        reason = json.loads(output).get("reason") if output.startswith("{") else ""
-        raise HansaError(errors.strip() or f"{job}: the federation did not complete: {reason}")
+        if output.startswith("{"):  # it ran; there may be warnings among the errors
+            raise HansaError(f"{job}: the federation did not complete: {json.loads(output).get('reason')}")
+        raise HansaError(errors.strip() or f"{job}: `hansa run` ended with code {process.returncode}")
     report: Report = json.loads((out / "report.json").read_text())
     return report
 

@@ -163,11 +163,12 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     if split is not None:
         click.option(
             "--split",
-            type=click.Choice(["validation", "test"]),
+            type=click.Choice(["validation", "test", "all"]),
             envvar="HANSA_SPLIT",
             default=split,
             show_default=True,
-            help="What to evaluate on: validation data, which the learner never sees, or test data.",
+            help="What to evaluate on: validation data, which the learner never sees, test data, or, at a"
+            " site that never trains, all data.",
         )(start)
 
     if role == "learner":
@@ -209,11 +210,12 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
 
     A note in the state directory tells `status` what the daemon is doing, or why it ended.
     """
+    from hansa.common.data.site_files import loaded_split
     from hansa.common.process.state import announce, write_note
     from hansa.common.site.shelf import Shelf
 
     folder, role = options.state, options.identity.role
-    shelf = Shelf(options.apps, options.data, "test" if options.split == "test" else "train", options.device)
+    shelf = Shelf(options.apps, options.data, loaded_split(options.split), options.device)
     daemon: SiteDaemon = start_daemon(options, shelf)
 
     def ready(text: str) -> None:

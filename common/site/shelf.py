@@ -108,9 +108,9 @@ class Shelf:
         raise InvalidApp(_unusable(ref, held.error) if held else f"app {ref!r} is not allowed at this site")
 
     def training(self, ref: str) -> Examples:
-        """Return the site's training data; they are read again if the daemon works on test data."""
+        """Return the site's training data; they are read again if the daemon works on other data."""
         prepared = self.get(ref)
-        return prepared.app.load(self._data, "train") if self._split == "test" else prepared.examples
+        return prepared.examples if self._split == "train" else prepared.app.load(self._data, "train")
 
     @property
     def apps(self) -> list[App]:

@@ -27,7 +27,7 @@ SHOWN = 20  # versions in the table; JSON has all
 REPORT, MODEL = "report.json", "model.safetensors"  # the files that `hansa run` writes
 COMPARED = {
     *("version", "round", "seconds", "bytes_up", "bytes_down"),
-    *("metrics", "examples", "examples_total", "covered"),
+    *("metrics", "examples", "examples_total", "drawn", "covered", "test"),
 }
 
 

@@ -5,7 +5,7 @@ from hansa.common.values.views import JobView
 
 SUMMARY = {
     *("job", "name", "status", "reason", "version", "rounds", "seconds", "bytes_up", "bytes_down"),
-    *("metrics", "metrics_version", "examples", "examples_total"),
+    *("metrics", "metrics_version", "examples", "examples_total", "drawn", "test"),
 }
 
 

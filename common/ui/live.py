@@ -7,7 +7,7 @@ import click
 
 from hansa.common.process.terminal import guarded, screen
 from hansa.common.ui.job_warnings import metrics_missing
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import Findings, VersionView
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 
@@ -53,21 +53,32 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
             if printed < entry.version <= due:
                 click.echo(version_line(entry, view))
                 printed = entry.version
-                measured[entry.version] = entry.examples if entry.evaluated else 0
-            elif entry.evaluated and entry.examples > measured.get(entry.version, entry.examples):
-                click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}")
-                measured[entry.version] = entry.examples
+                measured[entry.version] = _examples(entry) if entry.evaluated else 0
+            elif entry.evaluated and _examples(entry) > measured.get(entry.version, _examples(entry)):
+                click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}{_test_line(entry)}")
+                measured[entry.version] = _examples(entry)
     assert view is not None
     if tell_failure or view.status == "completed":
         click.echo(f"job {view.job} {view.status}: {view.reason}")
     return view
 
 
-def _evaluation(entry: VersionView) -> str:
+def _examples(entry: VersionView) -> int:
+    """Return how many examples a version was evaluated on, including those of test sites."""
+    return entry.examples + (entry.test.examples if entry.test else 0)
+
+
+def _test_line(entry: VersionView) -> str:
+    """Return a second line with what the job's test sites found in a version, if it has such sites."""
+    return f"\n  test sites  {_evaluation(entry.test)}" if entry.test else ""
+
+
+def _evaluation(findings: Findings) -> str:
     """Return a version's metrics, the number of examples that they cover, and the missing evaluators."""
-    values = "  ".join(f"{n} {v:.4f}" for n, v in entry.metrics.items() if v is not None)
-    values += f"  on {share_of(entry.examples, entry.examples_total)} examples" if entry.examples else ""
-    missing = listed(sorted(entry.unevaluated, key=in_order))
+    values = "  ".join(f"{n} {v:.4f}" for n, v in findings.metrics.items() if v is not None)
+    examples = share_of(findings.examples, findings.examples_total, findings.drawn)
+    values += f"  on {examples} examples" if findings.examples else ""
+    missing = listed(sorted(findings.unevaluated, key=in_order))
     values += f"  not evaluated by: {missing}" if missing else ""
     return values
 
@@ -83,7 +94,8 @@ def version_line(entry: VersionView, view: JobView) -> str:
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
     updates = counted(len(entry.updates), "update")
-    return f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {updates}  {values}{lost}"
+    line = f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {updates}  {values}{lost}"
+    return line + (_test_line(entry) if values else "")
 
 
 async def _table(views: AsyncIterator[JobView], console: Any, tell_failure: bool) -> JobView:
@@ -114,15 +126,16 @@ def rendered(view: JobView, tell_failure: bool = True) -> Any:
         view
     )
     if view.metrics_version is not None:
-        metrics += (
-            f"   on {share_of(view.examples, view.examples_total)} examples (version {view.metrics_version})"
-        )
+        examples = share_of(view.examples, view.examples_total, view.drawn)
+        metrics += f"   on {examples} examples (version {view.metrics_version})"
     rounds.add_row(
         f"{view.unit}s",
         ProgressBar(total=asked, completed=view.rounds, width=30),
         f"{view.rounds}/{view.rounds_asked}" + (f" ({view.phase})" if view.phase else ""),
         metrics,
     )
+    if view.test and view.test.metrics:
+        rounds.add_row("test sites", "", "", _evaluation(view.test))
     sites = Table.grid(padding=(0, 2))
     sites.add_column(min_width=min(NAME, max((len(site.site) for site in view.sites), default=0)))
     for site in view.sites:

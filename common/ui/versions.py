@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.ui.options import print_table
-from hansa.common.values.history import VersionView
+from hansa.common.values.history import Findings, VersionView
 from hansa.common.values.views import JobView
 from hansa.common.values.words import by_reason, in_order, listed, share_of
 
@@ -14,6 +14,7 @@ SHOWN = 10  # contributions of a version in the table; JSON has all
 def print_versions(view: JobView) -> None:
     """Print the table of a job's versions; without metrics if the job has none."""
     unmeasured = metrics_missing(view)
+    tested = any(entry.test for entry in view.history)
     compared = any(entry.distance is not None for entry in view.history)
     rows = [
         (
@@ -21,6 +22,7 @@ def print_versions(view: JobView) -> None:
             f"{entry.round} ({entry.phase})" if entry.phase else str(entry.round),
             f"{entry.seconds:.1f}",
             *(() if unmeasured else (numbers(entry.metrics), _coverage(entry))),
+            *((_on_test_sites(entry.test),) if tested else ()),
             *(("-" if entry.distance is None else f"{entry.distance:.4f}",) if compared else ()),
             shares(entry),
             "; ".join(remarks(entry)),
@@ -29,13 +31,15 @@ def print_versions(view: JobView) -> None:
     ]
     distance = ("distance",) if compared else ()
     metrics = () if unmeasured else ("metrics", "examples")
-    titles = ("version", "round", "seconds", *metrics, *distance, "contributions", "remarks")
+    test = ("test sites",) if tested else ()
+    titles = ("version", "round", "seconds", *metrics, *test, *distance, "contributions", "remarks")
     print_table(titles, rows, "no model yet")
 
 
 def remarks(entry: VersionView) -> Iterator[str]:
     """Yield the missing sites and why, the divergence of travelling models, and notes of the rule's parts."""
-    yield from (*by_reason(entry.lost), *by_reason(entry.unevaluated))
+    unevaluated = entry.unevaluated | (entry.test.unevaluated if entry.test else {})
+    yield from (*by_reason(entry.lost), *by_reason(unevaluated))
     divergences = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
     if divergences:
         last = f" to {divergences[-1]}" if len(divergences) > 1 else ""
@@ -56,5 +60,12 @@ def numbers(metrics: Mapping[str, float | None]) -> str:
     return ", ".join(f"{name} {value:.4f}" for name, value in metrics.items() if value is not None) or "-"
 
 
-def _coverage(entry: VersionView) -> str:
-    return share_of(entry.examples, entry.examples_total) if entry.examples else "-"
+def _coverage(entry: Findings) -> str:
+    return share_of(entry.examples, entry.examples_total, entry.drawn) if entry.examples else "-"
+
+
+def _on_test_sites(findings: Findings | None) -> str:
+    """Return what a job's test sites found in a version."""
+    if findings is None or not findings.examples:
+        return "-"
+    return f"{numbers(findings.metrics)} ({_coverage(findings)})"

@@ -44,13 +44,24 @@ class Findings(BaseModel):
     metrics: dict[str, Number] = Field(default_factory=dict)  # empty until they are computed
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
+    # How many evaluators were drawn to stand for all (`evaluate.sites`); the total is then theirs. None: all.
+    drawn: int | None = None
     # Evaluators of the job whose reports are missing, and why
     unevaluated: dict[str, str] = Field(default_factory=dict)
     # Evaluators that used tensors or a model of their site's own, and the tasks that made those.
     personal: dict[str, str] = Field(default_factory=dict)
 
 
-class Hop(Findings):
+class Measured(Findings):
+    """How good a model is on the examples that count and, apart from them, on those of the job's test sites.
+
+    Nothing is decided by what the test sites find.
+    """
+
+    test: Findings | None = None  # None: the job has no test sites
+
+
+class Hop(Measured):
     """One hop of a round whose models travel from site to site; its metrics are of the mean of the slots."""
 
     hop: int
@@ -98,7 +109,7 @@ class Account(BaseModel):
     prepared: JsonValue = None  # what the server update computed for its step
 
 
-class Version(Findings, Account):
+class Version(Measured, Account):
     """One community model: where it came from and how good it is."""
 
     version: int

@@ -60,7 +60,9 @@ class Evaluation(Value):
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
         # Hansa computes these from the sums.
-        taken = ("loss", "accuracy", "micro_f1") if self.labels else ("loss", "accuracy")
+        taken = {"loss", "accuracy"}
+        taken |= {"weighted_f1"} if self.confusion or self.labels else set()
+        taken |= {"micro_f1"} if self.labels else set()
         for name in self.metrics:
             if not NAME.fullmatch(name) or name in taken:
                 raise ValueError(f"{name[:64]!r} cannot be the name of an app's metric")

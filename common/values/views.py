@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from hansa.common.values.bounds import Value
-from hansa.common.values.history import Number, VersionView
+from hansa.common.values.history import Findings, Number, VersionView
 from hansa.common.values.resolved import Resolved
 
 
@@ -62,6 +62,10 @@ class JobView(Value):
     metrics_version: int | None = None  # that version
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # that all evaluators of the job had at that time; None: unknown
+    drawn: int | None = None  # evaluators that were drawn to stand for all, whose total it is; None: all
+    test: Findings | None = (
+        None  # what the job's test sites found in that version; None: it has no such sites
+    )
     bytes_up: int = 0
     bytes_down: int = 0
     sites: tuple[SiteProgress, ...] = ()

@@ -65,9 +65,13 @@ def counted(count: int, noun: str, several: str = "") -> str:
     return f"{count} {noun if count == 1 else several or f'{noun}s'}"
 
 
-def share_of(part: int, total: int | None) -> str:
-    """Return a part of a total, such as `400 of 1000`; None: the total is unknown."""
-    return f"{part} of {'an unknown number of' if total is None else total}"
+def share_of(part: int, total: int | None, drawn: int | None = None) -> str:
+    """Return on which part of all examples a model was evaluated, such as `400 of 1000`.
+
+    Without a total it is unknown; with `drawn`, it is that of so many sites, which stand for all.
+    """
+    of = f" (sample of {counted(drawn, 'site')})" if drawn is not None else ""
+    return f"{part} of {'an unknown number of' if total is None else total}{of}"
 
 
 def suggestion(word: str, known: list[str] | tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from hansa.common.values.receipts import Receipt
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
+from hansa.controller.engine.index.held_out import HeldOut
 from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
@@ -29,15 +30,16 @@ from hansa.controller.plugin.view import View
 class Job:
     """A job's specification, rule and state. The engine's modules are functions over it.
 
-    The indices (eligible, evaluators, open_tasks, retention) keep the cost of an event proportional to what
-    it changes. They are derived from the state. Code that changes learners, evaluators, tasks, orders,
-    models, unmerged updates, members, the current version or the history must therefore use a method of this
-    class, a function of `versions`, or the index itself.
+    The indices (eligible, evaluators, scorers, open_tasks, retention) keep the cost of an event proportional
+    to what it changes. They are derived from the state. Code that changes learners, evaluators, tasks,
+    orders, models, unmerged updates, members, the current version or the history must therefore use a method
+    of this class, a function of `versions`, or the index itself.
     """
 
     state: JobState
     eligible: Roster  # sites that can train: their learner is connected and has examples
-    evaluators: Roster  # sites whose evaluator is connected
+    evaluators: Roster  # sites whose evaluator is connected and evaluates community models
+    scorers: Roster  # sites whose evaluator is connected and may evaluate updates
     open_tasks: OpenTasks
     retention: Retention
     touched: set[int]  # chapters of the history that have changed since the last snapshot
@@ -46,6 +48,7 @@ class Job:
         self.id = id_
         self.spec = spec
         self.rule = rule
+        self.held_out = HeldOut.of(spec.sites)
         self.memories: dict[str, BaseModel] = {}  # of the plugins, by point
         for point, part in rule.parts.items():
             with calling(part):
@@ -58,7 +61,8 @@ class Job:
         self.state = state
         self._view: View | None = None  # the last one; the calls of one event share it
         self.eligible = Roster(site for site, examples in state.learners.items() if examples > 0)
-        self.evaluators = Roster(state.evaluators)
+        self.evaluators = Roster(filter(self.held_out.evaluates_models, state.evaluators))
+        self.scorers = Roster(filter(self.held_out.evaluates_updates, state.evaluators))
         self.open_tasks = OpenTasks(state.tasks, state.subjects, state.learners)
         self.retention = Retention(state)
         self.touched = set()
@@ -132,15 +136,19 @@ class Job:
     def add_evaluator(self, site: SiteName) -> None:
         """Enter an evaluator that is connected."""
         self.state.evaluators.add(site)
-        self.state.evaluator_examples.setdefault(site, None)
-        self.evaluators.add(site)
+        if self.held_out.evaluates_models(site):
+            self.state.evaluator_examples.setdefault(site, None)
+            self.evaluators.add(site)
+        if self.held_out.evaluates_updates(site):
+            self.scorers.add(site)
 
     def remove_evaluator(self, site: SiteName) -> None:
         """Remove an evaluator that is gone."""
         self.state.evaluators.discard(site)
         if self.state.status == "waiting":  # the job begins without it
-            del self.state.evaluator_examples[site]
+            self.state.evaluator_examples.pop(site, None)
         self.evaluators.discard(site)
+        self.scorers.discard(site)
 
     # Tasks.
 

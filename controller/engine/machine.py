@@ -161,6 +161,10 @@ class Machine:
         """Return a version's metrics over the reports that have arrived."""
         return evaluation.metrics(self._job, record)
 
+    def metrics_of_test_sites(self, record: Version) -> Mapping[str, float | None]:
+        """Return a version's metrics over the reports of test sites that have arrived."""
+        return evaluation.metrics_of_test_sites(self._job, record)
+
     def stated(self, role: str, site: SiteName) -> Stated:
         """Return the app as a daemon of a site has loaded it."""
         return self.state.apps.get(role, {}).get(site, Stated())
@@ -178,7 +182,7 @@ class Machine:
         """Return the indices that do not match the state; there are none unless a change bypassed them."""
         rebuilt = Job(self.job, self.spec, self.rule, self.state.submitted)
         rebuilt.remember(self.state)
-        indices = ("eligible", "evaluators", "open_tasks", "retention")
+        indices = ("eligible", "evaluators", "scorers", "open_tasks", "retention")
         return [name for name in indices if getattr(self._job, name) != getattr(rebuilt, name)]
 
     def handle(self, event: ev.Event) -> list[Effect]:

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from hansa.common.values.history import Findings, Hop, Version
-from hansa.common.values.ids import ModelKey, moment_key, reference_key
+from hansa.common.values.history import Findings, Hop, Measured, Version
+from hansa.common.values.ids import ModelKey, SiteName, moment_key, reference_key
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 
@@ -105,3 +105,17 @@ def findings_on(job: Job, subject: Subject) -> Findings:
             return hop_of(job, version, hop)
         case OfUpdate(task):
             return job.state.updates[task]
+
+
+def findings_of(job: Job, subject: Subject, site: SiteName) -> Findings:
+    """Return the findings that a site's report on a subject belongs to: test sites have their own."""
+    findings = findings_on(job, subject)
+    if site not in job.held_out.test or not isinstance(findings, Measured):
+        return findings
+    return findings_of_test_sites(findings)
+
+
+def findings_of_test_sites(findings: Measured) -> Findings:
+    """Return what the job's test sites find in a model."""
+    findings.test = findings.test or Findings()
+    return findings.test

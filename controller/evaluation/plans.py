@@ -8,9 +8,18 @@ from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
+from hansa.common.values.bounds import SITES
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import OWN, Evaluation
-from hansa.controller.evaluation.scores import Shape, micro_f1_of_labels, pooled, shape_of, unlike
+from hansa.controller.evaluation.scores import (
+    Shape,
+    micro_f1_of_labels,
+    pooled,
+    shape_of,
+    unlike,
+    weighted_f1,
+    weighted_f1_of_labels,
+)
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.plans import EvalPlan
@@ -18,10 +27,17 @@ from hansa.controller.plugin.view import View
 
 
 class _Every(EvalPlan):
-    """All evaluators evaluate every n-th version, and the last one."""
+    """All evaluators, or a sample of them, evaluate every n-th version; all evaluate the last one."""
 
     every: int = Field(
         1, ge=1, strict=True, description="evaluate every n-th version, and always the last one"
+    )
+    sites: int | None = Field(
+        None,
+        ge=1,
+        le=SITES,
+        strict=True,
+        description="evaluators that are drawn for each version; none: all, who evaluate the last one anyway",
     )
     virtual: bool = Field(
         False, description="also evaluate the mean of travelling models between merges (pace redistribute)"
@@ -44,6 +60,15 @@ class _Every(EvalPlan):
     def due(self, state: Nothing, view: View) -> Sequence[SiteName]:
         """Return all connected evaluators."""
         return view.evaluators if view.version % self.every == 0 else ()
+
+    def sample(self, sites: Sequence[SiteName], view: View) -> Sequence[SiteName] | None:
+        """Draw some of the evaluators, others for each version."""
+        if self.sites is None:
+            return None
+        if len(sites) <= self.sites:
+            return sites
+        chosen = view.rng("evaluate", view.version).choice(len(sites), self.sites, replace=False)
+        return [sites[number] for number in sorted(chosen.tolist())]
 
     def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
         """Return the sites that count other classes or labels than most.
@@ -94,15 +119,19 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
 
 
 def _shares(reports: Sequence[Evaluation]) -> dict[str, float]:
-    """Return the accuracy; where examples may have several labels, that of single labels, and micro F1."""
+    """Return accuracy and weighted F1; where examples may have several labels, also micro F1."""
     if not reports:
         return {}
     counts, (size, kind) = pooled(reports), shape_of(reports[0])
     if kind == "classes":
-        return {"accuracy": int(np.trace(counts)) / int(counts.sum())}
+        return {"accuracy": int(np.trace(counts)) / int(counts.sum()), "weighted_f1": weighted_f1(counts)}
     predictions = size * sum(report.n for report in reports)
     wrong = counts[:, 1:].astype(object).sum()  # Python integers do not overflow
-    return {"accuracy": (predictions - wrong) / predictions, "micro_f1": micro_f1_of_labels(counts)}
+    return {
+        "accuracy": (predictions - wrong) / predictions,
+        "micro_f1": micro_f1_of_labels(counts),
+        "weighted_f1": weighted_f1_of_labels(counts),
+    }
 
 
 def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:

@@ -47,6 +47,11 @@ def macro_f1(confusion: np.ndarray) -> float:
     return macro_f1_of_labels(_by_class(confusion))
 
 
+def weighted_f1(confusion: np.ndarray) -> float:
+    """Return the mean F1 of the classes, each weighted by the number of its examples."""
+    return weighted_f1_of_labels(_by_class(confusion))
+
+
 def _by_class(confusion: np.ndarray) -> np.ndarray:
     """Return TP, FP and FN of each class."""
     right = np.diag(confusion)
@@ -63,6 +68,20 @@ def macro_f1_of_labels(counts: np.ndarray) -> float:
     """Return the mean F1 of the labels that occur, as truth or as prediction; 1 if none does."""
     occurring = counts[counts.any(axis=1)]
     return float((2 * occurring[:, 0] / (occurring @ [2, 1, 1])).mean()) if len(occurring) else 1.0
+
+
+def weighted_f1_of_labels(counts: np.ndarray) -> float:
+    """Return the mean F1 of the labels, each weighted by how often it occurs.
+
+    If none occurs, it is 1 if none is predicted, and 0 otherwise.
+    """
+    occurring = counts[counts[:, 0] + counts[:, 2] > 0]
+    if not len(occurring):
+        return 0.0 if counts.any() else 1.0
+    occurrences = occurring[:, 0] + occurring[:, 2]
+    scores = 2 * occurring[:, 0] / (occurring @ [2, 1, 1])
+    total: int = occurrences.astype(object).sum()  # Python integers do not overflow
+    return math.fsum(occurrences * scores) / total
 
 
 def mcc(confusion: np.ndarray) -> float:
@@ -88,6 +107,16 @@ def inverse_loss(mean: float) -> float:
 
 
 SCORES: Mapping[Kind, Mapping[str, Callable[[np.ndarray], float]]] = {
-    "classes": {"micro_f1": micro_f1, "macro_f1": macro_f1, "mcc": mcc, "gmean": gmean},
-    "labels": {"micro_f1": micro_f1_of_labels, "macro_f1": macro_f1_of_labels},
+    "classes": {
+        "micro_f1": micro_f1,
+        "macro_f1": macro_f1,
+        "weighted_f1": weighted_f1,
+        "mcc": mcc,
+        "gmean": gmean,
+    },
+    "labels": {
+        "micro_f1": micro_f1_of_labels,
+        "macro_f1": macro_f1_of_labels,
+        "weighted_f1": weighted_f1_of_labels,
+    },
 }

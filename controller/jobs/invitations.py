@@ -60,7 +60,8 @@ def expected(state: JobState) -> list[tuple[SiteName, DaemonRole]]:
 
 
 def _is_invited(spec: JobSpec, session: Session) -> bool:
-    return spec.sites.names is None or session.site in spec.sites.names
+    takes_part = spec.sites.trains if session.role == "learner" else spec.sites.evaluates
+    return takes_part(session.site)
 
 
 def _obstacle(spec: JobSpec, session: Session) -> str:

@@ -1,12 +1,14 @@
 """The journal's records of jobs: submissions, events and snapshots, read again after a restart."""
 
+import json
 import logging
 from collections.abc import Sequence
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import Clock, is_time
-from hansa.common.values.errors import Broken, InvalidJob
+from hansa.common.values.errors import Broken, InvalidJob, NotFound
 from hansa.common.values.ids import JobId
+from hansa.common.values.words import listed
 from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
@@ -105,22 +107,46 @@ def read_spec(record: JobRecord) -> JobSpec:
 
 def replay(machine: Machine, entry: Entry) -> ev.Event:
     """Apply a journal entry and return its event; raise Broken if the entry is damaged or out of order."""
-    if entry.sequence != machine.state.sequence + 1:
-        raise Broken(f"journal entry {machine.state.sequence + 1} of job {machine.job} is missing")
-    if not entry.sound:
-        raise Broken(f"journal entry {entry.sequence} of job {machine.job} is damaged: its checksum is wrong")
+    event = event_of(machine.job, entry, machine.state.sequence + 1)
     try:
-        event = _event(entry)
         machine.handle(event)
     except Exception as error:
-        raise Broken(
-            f"journal entry {entry.sequence} of job {machine.job} is damaged: {fault(error)}"
-        ) from error
+        raise _damaged(machine.job, entry, fault(error)) from error
     return event
 
 
-def _event(entry: Entry) -> ev.Event:
-    event = ev.EVENT.validate_json(entry.event)
+def event_of(job: JobId, entry: Entry, expected: int) -> ev.Event:
+    """Return the event of a journal entry; raise Broken if it is damaged or does not have this number."""
+    if entry.sequence != expected:
+        raise Broken(f"journal entry {expected} of job {job} is missing")
+    if not entry.sound:
+        raise _damaged(job, entry, "its checksum is wrong")
+    try:
+        event = ev.EVENT.validate_json(entry.event)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(job, entry, fault(error)) from error
     if not is_time(event.at):
-        raise ValueError(f"at: {event.at:g} is not a time")
+        raise _damaged(job, entry, f"at: {event.at:g} is not a time")
     return event
+
+
+def _damaged(job: JobId, entry: Entry, why: str) -> Broken:
+    return Broken(f"journal entry {entry.sequence} of job {job} is damaged: {why}")
+
+
+def find_record(records: Sequence[JobRecord], words: str) -> JobRecord:
+    """Return the only job with a name or with an id that begins with these words."""
+    named = [record for record in records if _name(record) == words]
+    matches = named or [record for record in records if record.id.startswith(words)]
+    if len(matches) != 1:
+        known = listed((record.id for record in records), 10) or "none"
+        which = "several jobs match" if matches else "no job matches"
+        raise NotFound(f"{which} {words!r}; known jobs: {known}")
+    return matches[0]
+
+
+def _name(record: JobRecord) -> str:
+    try:
+        return str(json.loads(record.spec)["name"])
+    except (ValueError, KeyError, TypeError):
+        return ""  # damaged; it can still be named by its id

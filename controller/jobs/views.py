@@ -6,7 +6,7 @@ from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
-from hansa.common.values.history import Version, VersionView
+from hansa.common.values.history import Findings, Version, VersionView
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
@@ -54,8 +54,13 @@ def _needs(machine: Machine) -> str:
     return f"needs {needed} connected sites" if needed > 1 else "needs a connected site"
 
 
-def job_view(machine: Machine, around: Surroundings, history: bool = True, since: int = 0) -> JobView:
-    """Return a job as operators see it, with its sites and the versions from `since` on, or without both."""
+def job_view(
+    machine: Machine, around: Surroundings, history: bool = True, since: int = 0, sites: bool = True
+) -> JobView:
+    """Return a job as operators see it, with its sites and the versions from `since` on, or without both.
+
+    Without `sites`, only the sites are left out.
+    """
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
     waiting = around.trouble and not machine.ended
@@ -78,9 +83,11 @@ def job_view(machine: Machine, around: Surroundings, history: bool = True, since
         metrics_version=newest.version if newest else None,
         examples=newest.examples if newest else 0,
         examples_total=newest.examples_total if newest else None,
+        drawn=newest.drawn if newest else None,
+        test=_of_test_sites(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
-        sites=tuple(_site_views(machine, around.fleet)) if history else (),
+        sites=tuple(_site_views(machine, around.fleet)) if history and sites else (),
         evaluators=len(state.evaluators),
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
@@ -114,6 +121,16 @@ def _metrics(machine: Machine, record: Version) -> Mapping[str, float | None]:
         return {}
 
 
+def _of_test_sites(machine: Machine, record: Version) -> Findings | None:
+    if record.test is None:
+        return None
+    try:
+        metrics = machine.metrics_of_test_sites(record)
+    except Exception:  # as above
+        metrics = {}
+    return record.test.model_copy(update={"metrics": metrics})
+
+
 def _survey_view(machine: Machine) -> SurveyView | None:
     state = machine.state
     if not state.surveyed:
@@ -132,7 +149,7 @@ def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
     for record in machine.state.history[max(since, 0) :]:
         evaluated = bool(record.examples) and not machine.awaits(record)
         shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
-        yield VersionView.model_construct(**shown)
+        yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
 
 
 def _site_views(machine: Machine, fleet: Sessions) -> Iterator[SiteProgress]:

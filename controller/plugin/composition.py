@@ -154,7 +154,7 @@ class Composition:
             part.begin()  # so that a failure shows now, and not once the job is durable
             return [*part.objections(spec, self), *self._against_auxiliary(part)]
 
-        return [*self._ask(against), *self._against_target(spec)]
+        return [*self._ask(against), *self._against_target(spec), *self._against_held_out_sites(spec)]
 
     def _against_target(self, spec: JobSpec) -> list[Problem]:
         """Refuse a target for models that the job does not have."""
@@ -163,6 +163,19 @@ class Composition:
             return []
         why = f"sites have no models of their own beside the community's, so there is no {target.metric}"
         return [(("stop", "target", "metric"), f"{why}; use local ditto")]
+
+    def _against_held_out_sites(self, spec: JobSpec) -> list[Problem]:
+        """Refuse sites that never train where each site has tensors or a model of its own."""
+        if not spec.holds_out:
+            return []
+        held_out = "sites that are held out (data.holdout, sites.validation, sites.test)"
+        why = f"{held_out} never train, so they have no"
+        problems: list[Problem] = []
+        if self.travel.kind == "personal" or self.travel.personal:
+            problems.append((("layers",), f"{self.layers.kind}: {why} tensors of their own to evaluate"))
+        if self.own_models:
+            problems.append((("local",), f"{self.local.kind}: {why} models of their own to evaluate"))
+        return problems
 
     def _against_auxiliary(self, part: Part[Any]) -> list[Problem]:
         """Return what is wrong with the auxiliary tensors of a part."""

@@ -40,6 +40,14 @@ class EvalPlan(Part[S], Generic[S]):
     def due(self, state: S, view: View) -> Sequence[SiteName]:
         """Return which sites are to evaluate the newest version; asked once at most, if none is on offer."""
 
+    def sample(self, sites: Sequence[SiteName], view: View) -> Sequence[SiteName] | None:
+        """Return some of the evaluators that are wanted, who stand for all of them; None: ask them all.
+
+        The sites that are not drawn are not missing: coverage refers to the sample. The job's test sites are
+        drawn apart from the others. For the mean of travelling models, `view.draw` has the hop.
+        """
+        return None
+
     def odd(self, reports: Mapping[SiteName, Evaluation]) -> Mapping[SiteName, str]:
         """Return which sites' reports do not fit the others, and why; their examples do not count."""
         return {}

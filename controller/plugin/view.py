@@ -52,7 +52,9 @@ class View:
     # What connected learners state: all examples of their training data, with the part that the job holds out
     # for validation. An update's `facts.n_train` counts without that part.
     examples: Mapping[SiteName, int]
-    evaluators: Sequence[SiteName]  # with a connected evaluator; sorted
+    # With a connected evaluator; sorted. An evaluation plan sees those that evaluate community models, a
+    # weigher those that may evaluate updates. They differ only if the job holds sites out.
+    evaluators: Sequence[SiteName]
     version: int
     round: int
     steps: int  # committed so far

@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field, JsonValue
 
-from hansa.common.job.spec import JobSpec, Problem, UntilSpec
+from hansa.common.job.spec import JobSpec, Problem
+from hansa.common.job.training import UntilSpec
 from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.plugins.registry import TRAIN, register
 from hansa.common.values.bounds import EPOCHS

@@ -55,7 +55,7 @@ class Dvw(Weigher[Worth]):
 
     validates: ClassVar[bool] = True
     evaluates: ClassVar[bool] = True
-    metric: Literal["micro_f1", "macro_f1", "mcc", "gmean", "inverse_loss"] = Field(
+    metric: Literal["micro_f1", "macro_f1", "weighted_f1", "mcc", "gmean", "inverse_loss"] = Field(
         "micro_f1",
         description="score of the pooled counts; mcc and gmean take one label per example; inverse_loss also "
         "suits regression",
@@ -198,8 +198,8 @@ class Dvw(Weigher[Worth]):
         )
         if usual and self.metric not in SCORES[usual[1]]:
             raise InvalidJob(
-                f"weigh.metric {self.metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss"
-                " where an example may have several labels"
+                f"weigh.metric {self.metric} needs confusion matrices; use micro_f1, macro_f1, weighted_f1 or"
+                " inverse_loss where an example may have several labels"
             )
         odd = {site: unlike(shape, usual) for site, shape in shapes.items() if usual and shape != usual}
         return {site: r for site, r in reports.items() if site not in odd}, odd

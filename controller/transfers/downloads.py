@@ -11,7 +11,7 @@ from blake3 import blake3
 
 from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import FRAME, Layout, select
-from hansa.common.models.model import ModelSpec
+from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.rpc import codec
 from hansa.common.values.ids import ModelKey
 from hansa.controller.storage.stores import Store, StoredModel
@@ -30,6 +30,12 @@ class _Shared:
 
     opening: asyncio.Future[StoredModel]
     readers: int = 0
+
+
+def header_of(manifest: Manifest, sent: Sequence[int], origin: str = "") -> bytes:
+    """Return the first message of a download: the manifest, and which of its tensors follow."""
+    wire = codec.manifest_to_wire(manifest)
+    return fleet.FetchHeader(manifest=wire, sent=sent, origin_json=origin).SerializeToString()
 
 
 class Downloads:
@@ -67,8 +73,7 @@ class Downloads:
         async with self._opened(key) as model:
             manifest = accompanied(model.manifest, auxiliary)
             sent = [i for i, digest in enumerate(manifest.digests) if digest not in present]
-            wire = codec.manifest_to_wire(manifest)
-            header = fleet.FetchHeader(manifest=wire, sent=sent, origin_json=origin).SerializeToString()
+            header = header_of(manifest, sent, origin)
             layout = Layout(ModelSpec(tuple(manifest.spec.tensors[i] for i in sent)))
             goes_on = continued == blake3(header).digest() and start <= layout.frames
             start = start if goes_on else 0

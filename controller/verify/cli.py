@@ -1,20 +1,18 @@
 """`hansa job verify`."""
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from hansa.common.models.checkpoints import read_origin
 from hansa.common.ui.options import json_option, print_json, state_option
-from hansa.common.values.errors import HansaError, InvalidInput, NotFound
+from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import JobId
-from hansa.common.values.words import listed, plain
+from hansa.common.values.words import plain
 from hansa.controller.engine.machine import Machine
+from hansa.controller.jobs.records import find_record
 from hansa.controller.storage.backends import recorded
 from hansa.controller.storage.defaults import places
-from hansa.controller.storage.journal import JobRecord
 from hansa.controller.verify.check import Finding, verify
 from hansa.controller.verify.export import check_export
 
@@ -36,7 +34,7 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
     if url == "memory:":
         raise InvalidInput("models in memory cannot be verified offline")
     with recorded(url, folder) as backends:
-        record = _record(backends.journal.jobs(), job_id)
+        record = find_record(backends.journal.jobs(), job_id)
         machine, receipts, findings = verify(backends, record)
     of_export = [Finding(str(file), what) for what in check_export(file, machine)] if file else []
     _report(JobId(record.id), machine, receipts, findings + of_export, file, as_json)
@@ -44,24 +42,6 @@ def command(job_id: str, state: Path | None, store: str | None, file: Path | Non
         raise HansaError(f"job {record.id} does not agree with its receipts: {len(findings)} faults")
     if of_export:
         raise HansaError(f"{file} is not the model that the receipts of job {record.id} name")
-
-
-def _record(records: Sequence[JobRecord], words: str) -> JobRecord:
-    """Return the only job with a name or with an id that begins with these words."""
-    named = [record for record in records if _name(record) == words]
-    matches = named or [record for record in records if record.id.startswith(words)]
-    if len(matches) != 1:
-        known = listed((record.id for record in records), 10) or "none"
-        which = "several jobs match" if matches else "no job matches"
-        raise NotFound(f"{which} {words!r}; known jobs: {known}")
-    return matches[0]
-
-
-def _name(record: JobRecord) -> str:
-    try:
-        return str(json.loads(record.spec)["name"])
-    except (ValueError, KeyError, TypeError):
-        return ""  # damaged; it can still be named by its id
 
 
 def _report(

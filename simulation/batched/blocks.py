@@ -67,8 +67,7 @@ class Blocks:
         work = assignment.task.work
         if self._off or not isinstance(work, Train):
             return False
-        memory = "sites remember something from task to task" if assignment.memory else ""
-        if obstacle := memory or obstacle_in_task(assignment.task, work):
+        if obstacle := obstacle_in_task(assignment, work):
             self._remarks.setdefault(ALONE + obstacle, False)
         return not obstacle
 
@@ -121,7 +120,10 @@ class Blocks:
         self._check(members, updates)
         self._remarks.setdefault(TOGETHER, False)
         return {
-            each.assignment.task.id: Outcome(update) for each, update in zip(members, updates, strict=True)
+            each.assignment.task.id: Outcome(
+                update, steps=update.facts.steps, examples=len(each.data.examples)
+            )
+            for each, update in zip(members, updates, strict=True)
         }
 
     def _member(self, assignment: Assignment) -> _Member:

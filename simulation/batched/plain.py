@@ -10,13 +10,18 @@ from hansa.common.models.model import ModelSpec
 from hansa.common.torch.layers import ties_of
 from hansa.common.values.tasks import Task, Train
 from hansa.learner.training.batches import normalises
+from hansa.simulation.crew.base import Assignment
 
 LARGEST = 1 << 19  # bytes of a model; blocks of larger ones leave the processor's caches and are not faster
 
 
-def obstacle_in_task(task: Task, work: Train) -> str:
+def obstacle_in_task(assignment: Assignment, work: Train) -> str:
     """Return what a task asks for besides the plain loop; empty: nothing."""
-    return next(_obstacles_in_task(task, work), "")
+    if assignment.memory:
+        return "sites remember something from task to task"
+    if assignment.pulses is not None:
+        return "training ends when others have trained enough"
+    return next(_obstacles_in_task(assignment.task, work), "")
 
 
 def _obstacles_in_task(task: Task, work: Train) -> Iterator[str]:

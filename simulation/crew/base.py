@@ -16,11 +16,17 @@ from hansa.simulation.slab import Slot
 
 @dataclass(frozen=True)
 class Assignment:
-    """A task, and what it needs besides its models: everything that its site remembers."""
+    """A task, and what it needs besides its models: everything that its site remembers.
+
+    Training that listens to what other sites commit stops at the end of each epoch, until the time has come
+    to know that. It is then assigned again, with one more pulse.
+    """
 
     task: Task
     site: int
     memory: SiteMemory | None = None  # None: nothing
+    # The steps committed to the job when training began and after each epoch; None: it does not listen
+    pulses: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -38,7 +44,12 @@ class Update:
         return self.payload.size
 
 
-Result = Update | Evaluation | Profile | float | Failure
+@dataclass(frozen=True)
+class Paused:
+    """Training has come to the end of an epoch and goes on when it is assigned with the next pulse."""
+
+
+Result = Update | Evaluation | Profile | float | Failure | Paused
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,9 @@ class Outcome:
 
     result: Result
     memory: SiteMemory | None = None  # what the site remembers after training
-    remarks: tuple[str, ...] = ()  # what there is to say about how tasks are done, not about this one
+    steps: int = 0  # of the optimizer so far, with those for the site's own tensors
+    examples: int = 0  # that the site trains on; 0 if the data could not be read
+    remarks: tuple[str, ...] = ()  # on how tasks are done, not on this one
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class Crew(ABC):
 
     @abstractmethod
     def withdraw(self, task: TaskId) -> None:
-        """Forget a task: nobody will ask for its outcome."""
+        """Forget a task, whether it was submitted or is paused: nobody will ask for its outcome."""
 
     @abstractmethod
     def close(self) -> None:

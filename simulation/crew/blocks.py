@@ -8,7 +8,7 @@ import numpy as np
 
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import Manifest, ModelSpec
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import ModelKey, TaskId
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
 from hansa.simulation.slab import Slot, View
 
@@ -29,6 +29,7 @@ class Block:
     assignments: tuple[Assignment, ...]
     models: dict[ModelKey, Reference]
     slots: tuple[Slot | None, ...]
+    over: tuple[TaskId, ...] = ()  # tasks that are paused there and were withdrawn
 
 
 @dataclass(frozen=True)

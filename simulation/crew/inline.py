@@ -25,9 +25,8 @@ class Inline(Crew):
     def outcome(self, task: TaskId) -> Outcome:
         """Do a task, and with it others that are done faster together."""
         if task not in self._done:
-            first = self._waiting.pop(task)
-            block = [first]
-            if self._desk.takes_together(first):
+            block = [self._waiting.pop(task)]
+            if self._desk.takes_together(block[0]):
                 fitting = filter(self._desk.takes_together, self._waiting.values())
                 block += islice(fitting, WIDTHS[0] - 1)
             for assignment, outcome in zip(block, self._desk.do_all(block), strict=True):
@@ -39,6 +38,7 @@ class Inline(Crew):
         """Forget a task."""
         self._waiting.pop(task, None)
         self._done.pop(task, None)
+        self._desk.forget(task)
 
     def close(self) -> None:
         """Forget all tasks."""

@@ -33,6 +33,8 @@ def work(pipe: Connection, life: Connection, make: bytes, slab: str, folder: str
         except EOFError:
             return
         models.take(block, view)
+        for task in block.over:
+            desk.forget(task)
         outcomes = tuple(
             placed(outcome, slot, view)
             for outcome, slot in zip(desk.do_all(block.assignments), block.slots, strict=True)

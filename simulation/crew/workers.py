@@ -12,19 +12,18 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
-from hansa.common.models.frames import Layout
 from hansa.common.run.nursery import ensure_fork_server
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Failure
 from hansa.common.values.tasks import Train
-from hansa.controller.transfers.wanted import wanted_update
-from hansa.simulation.crew.base import Assignment, Crew, Outcome, Update
+from hansa.simulation.crew.base import Assignment, Crew, Outcome, Paused, Update
 from hansa.simulation.crew.blocks import Block, Done, Reference, received, sent
 from hansa.simulation.crew.worker import work
 from hansa.simulation.data import VirtualData
 from hansa.simulation.desk import Desk
 from hansa.simulation.slab import Slot
 from hansa.simulation.store import SharedStore, SlabModel
+from hansa.simulation.traffic import UpdateSizes
 
 BLOCK = 50  # tasks of a block, at most
 AHEAD = 2  # blocks that a worker has at a time: it must not wait for the driver
@@ -40,6 +39,9 @@ class _Worker:
     pipe: Connection
     life: Connection  # our end; closed when we end, which ends the worker
     blocks: dict[int, Block] = field(default_factory=dict)
+    paused: set[TaskId] = field(default_factory=set)  # trainings that it can go on with
+    queue: deque[Assignment] = field(default_factory=deque)  # such trainings, with their next pulse
+    over: list[TaskId] = field(default_factory=list)  # paused ones that were withdrawn; it is told later
 
 
 class Workers(Crew):
@@ -56,19 +58,31 @@ class Workers(Crew):
         self._queue: deque[Assignment] = deque()
         self._alone: deque[Assignment] = deque()  # to be done one by one: a worker died of their block
         self._done: dict[TaskId, Outcome] = {}
-        self._withdrawn: set[TaskId] = set()
+        self._withdrawn: set[tuple[int, TaskId]] = set()  # with the number of the block that has it
         self._deaths: Counter[TaskId] = Counter()
         self._numbers = 0
-        self._sizes: dict[tuple[object, ...], int | None] = {}
+        self._sizes = UpdateSizes()
         self._workers = [self._start() for _ in range(count)]
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
-        """Queue tasks; they are handed out when somebody waits for an outcome."""
-        self._queue.extend(assignments)
+        """Queue tasks; they are handed out when somebody waits for an outcome.
+
+        A paused training goes to the worker that has it: any other one would have to begin again.
+        """
+        for assignment in assignments:
+            having = self._having(assignment.task.id) if assignment.pulses else None
+            (having.queue if having else self._queue).append(assignment)
+
+    def _having(self, task: TaskId) -> _Worker | None:
+        return next((worker for worker in self._workers if task in worker.paused), None)
 
     def withdraw(self, task: TaskId) -> None:
         """Forget a task; if a worker has it, its outcome is thrown away."""
-        for queue in (self._queue, self._alone):
+        having = self._having(task)
+        if having:
+            having.paused.discard(task)
+            having.over.append(task)
+        for queue in (self._queue, self._alone, *(worker.queue for worker in self._workers)):
             for assignment in queue:
                 if assignment.task.id == task:
                     queue.remove(assignment)
@@ -76,8 +90,9 @@ class Workers(Crew):
         outcome = self._done.pop(task, None)
         if outcome is not None:
             self._throw_away(outcome)
-        else:
-            self._withdrawn.add(task)
+        for block in (block for worker in self._workers for block in worker.blocks.values()):
+            if any(assignment.task.id == task for assignment in block.assignments):
+                self._withdrawn.add((block.number, task))  # the same task may be submitted again
 
     def outcome(self, task: TaskId) -> Outcome:
         """Wait for the outcome of a task."""
@@ -114,10 +129,12 @@ class Workers(Crew):
         size = -(-len(self._queue) // (AHEAD * len(self._workers)))
         for _ in range(AHEAD):
             for worker in self._workers:
-                if len(worker.blocks) < AHEAD and (self._alone or self._queue):
-                    self._give(worker, self._next(max(1, min(BLOCK, size))))
+                if len(worker.blocks) < AHEAD and (worker.queue or self._alone or self._queue):
+                    self._give(worker, self._next(worker, max(1, min(BLOCK, size))))
 
-    def _next(self, size: int) -> list[Assignment]:
+    def _next(self, worker: _Worker, size: int) -> list[Assignment]:
+        if worker.queue:
+            return [worker.queue.popleft()]
         if self._alone:
             return [self._alone.popleft()]
         return [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
@@ -127,7 +144,8 @@ class Workers(Crew):
         keys = {key for assignment in assignments for key in assignment.task.models}
         models = {key: self._reference(key) for key in keys}
         slots = tuple(self._slot(assignment) for assignment in assignments)
-        block = Block(self._numbers, tuple(assignments), models, slots)
+        block = Block(self._numbers, tuple(assignments), models, slots, tuple(worker.over))
+        worker.over.clear()
         worker.blocks[block.number] = block
         with contextlib.suppress(OSError):  # it has died, which `_collect` sees
             worker.pipe.send_bytes(sent(block))
@@ -142,13 +160,10 @@ class Workers(Crew):
     def _slot(self, assignment: Assignment) -> Slot | None:
         """Return a slot for the update of a task, if it makes one whose size is known."""
         task = assignment.task
-        if not isinstance(task.work, Train) or task.work.encoding is not None or self._store.full:
+        if not isinstance(task.work, Train) or self._store.full:
             return None
         with self._store.open(task.models[0]) as model:
-            kind = (task.work.tensors, task.work.auxiliary, model.manifest.spec)
-        if kind not in self._sizes:
-            self._sizes[kind] = Layout(wanted_update(task.work, model.manifest.spec)[0]).size
-        size = self._sizes[kind]
+            size = self._sizes.of(task.work, model.manifest.spec)
         return self._store.slab.take(size) if size else None
 
     # Collecting.
@@ -177,9 +192,16 @@ class Workers(Crew):
             used = isinstance(result, Update) and result.payload == slot
             if slot is not None and not used:
                 self._store.slab.give_back(slot)
-            if assignment.task.id in self._withdrawn:
-                self._withdrawn.discard(assignment.task.id)
+            if isinstance(result, Paused):
+                worker.paused.add(assignment.task.id)
+            else:
+                worker.paused.discard(assignment.task.id)
+            if (block.number, assignment.task.id) in self._withdrawn:
+                self._withdrawn.discard((block.number, assignment.task.id))
                 self._throw_away(outcome)
+                if assignment.task.id in worker.paused:
+                    worker.paused.discard(assignment.task.id)
+                    worker.over.append(assignment.task.id)
             else:
                 self._done[assignment.task.id] = outcome
 
@@ -194,6 +216,7 @@ class Workers(Crew):
         worker.pipe.close()
         self._workers.remove(worker)
         self._workers.append(self._start())
+        self._queue.extend(worker.queue)  # others begin them again from their start
         how = _how(worker.process.exitcode)
         # A worker does its blocks in order, so only the first of them can have ended it.
         first = min(worker.blocks, default=None)
@@ -202,8 +225,8 @@ class Workers(Crew):
                 if slot is not None:
                     self._store.slab.give_back(slot)
                 task = assignment.task
-                if task.id in self._withdrawn:
-                    self._withdrawn.discard(task.id)
+                if (number, task.id) in self._withdrawn:
+                    self._withdrawn.discard((number, task.id))
                     continue
                 if number == first:
                     self._deaths[task.id] += 1

@@ -25,6 +25,7 @@ from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.storage.stores.recent import ROOM, RecentStore
 from hansa.controller.storage.stores.redis import RedisStore
+from hansa.simulation.store import SharedStore
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 SPEC = spec_of(
@@ -39,7 +40,7 @@ SMALL = spec_of({"w": ("float32", (5,))})
 KEY = ModelKey("j1/v1")
 
 
-@pytest.fixture(params=["memory", "disk", "recent", "redis"])
+@pytest.fixture(params=["memory", "disk", "recent", "redis", "simulated", "spilled"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """Open a store, a new one for each test."""
     if request.param == "redis":
@@ -50,11 +51,16 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
         yield RedisStore(space)
         space.close()
         return
-    made: Store = MemoryStore() if request.param == "memory" else DiskStore(tmp_path / "store")
-    if request.param == "recent":
-        made = RecentStore(made, ROOM)
-    yield made
-    made.close()
+    kinds: dict[str, Callable[[], Store]] = {
+        "memory": MemoryStore,
+        "disk": lambda: DiskStore(tmp_path / "store"),
+        "recent": lambda: RecentStore(DiskStore(tmp_path / "store"), ROOM),
+        "simulated": lambda: SharedStore(1 << 30, tmp_path / "store"),
+        "spilled": lambda: SharedStore(0, tmp_path / "store"),
+    }
+    opened_store = kinds[request.param]()
+    yield opened_store
+    opened_store.close()
 
 
 @pytest.fixture(params=["disk", "redis"])

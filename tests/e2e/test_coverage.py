@@ -46,6 +46,8 @@ def test_where_each_site_has_one_class_a_target_is_reached_on_the_examples_of_al
     assert all(entry["metrics"]["accuracy"] < 0.2 for entry in earlier)
     for entry in history:
         assert entry["covered"] is (entry["examples"] == everything)
-    last_line = f"loss {last['metrics']['loss']:.4f}  accuracy {last['metrics']['accuracy']:.4f}"
+    last_line = "  ".join(
+        f"{name} {last['metrics'][name]:.4f}" for name in ("loss", "accuracy", "weighted_f1")
+    )
     assert f"{last_line}  on {everything} of {everything} examples" in done.stdout
     assert re.search(rf"result .* on {everything} \w+ examples", done.stdout)

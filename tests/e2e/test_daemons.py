@@ -35,10 +35,11 @@ def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
         "bytes_up",
         "bytes_down",
     }
-    keys |= {"metrics_version", "examples", "examples_total", "warnings", "shortfalls", "resolved"}
+    keys |= {"metrics_version", "examples", "examples_total", "drawn", "test"}
+    keys |= {"warnings", "shortfalls", "resolved"}
     assert keys | {"history"} == set(shown)
     assert shown["metrics"]["accuracy"] > 0.9
-    assert set(shown["metrics"]) == {"accuracy", "loss"}
+    assert set(shown["metrics"]) == {"accuracy", "loss", "weighted_f1"}
     assert weights(shown["history"][-1]) == {"a": 48.0, "b": 48.0}
     assert {"version", "round", "seconds", "metrics", "updates", "bytes_up", "bytes_down"} <= set(
         shown["history"][1]

@@ -55,6 +55,21 @@ def test_more_writers_can_be_tried(tmp_path: Path) -> None:
     assert shown[1].split()[0] == "2"
 
 
+def test_the_experiments_of_radfed_are_complete_and_a_short_one_runs(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "mnist", train=300, test=100)
+    for name in ("covertype", "mnist"):
+        planned = _command(tmp_path, "sweep", f"examples/radfed/{name}-sweep.yaml", "--dry-run")
+        assert "20 runs" in planned
+    out, report = str(tmp_path / "out"), tmp_path / "out" / "report.json"
+    few = ("--sites", "10", "--set", "pace.rounds=2", "--set", "pace.hops=2", "--set", "sample.fraction=0.5")
+    words = ("--set", "rule=radfed", *few, "--set", "evaluate.every=1", "--out", out, "--json")
+    _command(tmp_path, "simulate", "examples/radfed/mnist.yaml", *words)
+    last = json.loads(report.read_text())["history"][-1]
+    assert len(last["updates"]) == 3
+    assert last["examples"] + last["test"]["examples"] > 0
+    assert "accuracy_by_site" in last["test"]["metrics"]
+
+
 def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
     words = ("fedadam", "fedasync", "power-of-choice", "q-fedavg", "--rounds", "1", "--sites", "2")

@@ -104,8 +104,8 @@ def test_updates_are_weighed_by_the_micro_f1_of_all_sites_labels(scene: Site) ->
     assert "micro_f1" in scene.cli("job", "show", "plane").stdout
 
     for change, why in {
-        "weigh.metric=mcc": "weigh.metric mcc needs confusion matrices; use micro_f1, macro_f1 "
-        "or inverse_loss",
+        "weigh.metric=mcc": "weigh.metric mcc needs confusion matrices; use micro_f1, macro_f1, "
+        "weighted_f1 or inverse_loss",
         "survey={classes: true}": "survey.classes: no classes to count: the app's "
         "examples do not have one label each",
     }.items():

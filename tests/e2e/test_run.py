@@ -86,8 +86,10 @@ def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_
         "bytes_up",
         "bytes_down",
     }
-    assert set(result) == keys | {"warnings", "metrics_version", "examples", "examples_total"}
+    keys |= {"metrics_version", "examples", "examples_total", "drawn", "test"}
+    assert set(result) == keys | {"warnings"}
     assert result["warnings"] == []
+    assert result["test"] is None
     assert (result["metrics_version"], result["examples"], result["examples_total"]) == (20, 359, 359)
     assert (result["status"], result["rounds"], result["version"]) == ("completed", 20, 20)
     assert result["metrics"]["accuracy"] >= 0.90

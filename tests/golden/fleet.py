@@ -4,8 +4,8 @@ Jobs are submitted and watched as by an operator. One job runs at a time: sites 
 seeded generators of numpy and PyTorch, from which version 0 is made.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +46,37 @@ Fleet = Callable[[str, Path, AsyncExitStack], Awaitable[None]]
 
 async def run(folder: Path, jobs: Mapping[str, Job], app: str, numbers: bool = False) -> dict[str, Outcome]:
     """Run jobs one after another with five sites; return digests and, if wanted, the last models' numbers."""
-    outcomes: dict[str, Outcome] = {}
+    async with running(folder, app) as client:
+        return {name: await _outcome(client, usual_job(app, job), numbers) for name, job in jobs.items()}
+
+
+@asynccontextmanager
+async def running(folder: Path, app: str) -> AsyncIterator[Client]:
+    """Run a controller and five sites; yield an operator's client."""
     async with serving(folder / "controller") as served, AsyncExitStack() as sites:
         await (_light if app == LIGHT else _real(app))(served.address, folder, sites)
-        client = await sites.enter_async_context(Client(served.address))
-        for name, job in jobs.items():
-            usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
-            outcomes[name] = await _outcome(client, JobSpec.model_validate({**usual, **job}), numbers)
-    return outcomes
+        yield await sites.enter_async_context(Client(served.address))
 
 
-async def _outcome(client: Client, spec: JobSpec, numbers: bool) -> Outcome:
+def usual_job(app: str, job: Job) -> JobSpec:
+    """Return a job of five sites, which hold out a quarter of their data."""
+    usual = {"app": app, "seed": 11, "sites": {"min": len(SITES)}, "validation": {"fraction": 0.25}}
+    return JobSpec.model_validate({**usual, **job})
+
+
+async def finished(client: Client, spec: JobSpec) -> JobView:
+    """Submit a job; return its last view, with all versions."""
     submitted = await client.submit(spec)
     last: JobView = submitted
     history: dict[int, VersionView] = {}
     async for last in client.watch(submitted.job):
         history |= {entry.version: entry for entry in last.history}
-    outcome: Outcome = {
-        "status": last.status,
-        "versions": [version_of(entry) for _, entry in sorted(history.items())],
-    }
+    return last.model_copy(update={"history": tuple(entry for _, entry in sorted(history.items()))})
+
+
+async def _outcome(client: Client, spec: JobSpec, numbers: bool) -> Outcome:
+    last = await finished(client, spec)
+    outcome: Outcome = {"status": last.status, "versions": [version_of(entry) for entry in last.history]}
     if last.status != "completed":
         outcome["reason"] = last.reason
     if numbers:

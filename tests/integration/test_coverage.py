@@ -56,3 +56,19 @@ async def test_an_evaluator_that_hangs_is_named_and_its_late_report_counts(tmp_p
         assert view.metrics_version is not None
         assert view.metrics_version >= first
         assert (view.examples, view.examples_total) == (8, 8)
+
+
+async def test_a_standing_fleet_holds_out_the_sites_that_a_job_names(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites, Client(served.address) as client:
+        for name in ("a", "b", "t", "v"):
+            for role in ("learner", "evaluator"):
+                await sites.enter_async_context(LightSite(served.address, name, role=role).attending())
+        spec = job(sites={"min": 2, "validation": ["v"], "test": ["t"]})
+        runner = await ended(await served.submit(spec, None, nothing()))
+        view = await client.show(runner.id)
+        assert view.status == "completed"
+        assert {site for entry in view.history for site in entry.sites} == {"a", "b"}
+        assert (view.examples, view.examples_total) == (4, 4)
+        assert view.test is not None
+        assert (view.test.examples, view.test.metrics) == (4, view.metrics)
+        assert view.history[-1].test == view.test

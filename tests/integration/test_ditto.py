@@ -188,7 +188,7 @@ async def test_own_models_are_evaluated_beside_the_communitys(tmp_path: Path) ->
     async with federation(tmp_path, NETWORK) as (client, _):
         view = await run(client, NETWORK, local={"lam": 0.5}, evaluate={"kind": "by-site"})
     last = view.history[-1]
-    names = {"loss", "accuracy", "loss_personal", "accuracy_personal"}
+    names = {f"{name}{end}" for name in ("loss", "accuracy", "weighted_f1") for end in ("", "_personal")}
     assert set(last.metrics) == names | {f"{name}_by_site" for name in names}
     assert last.metrics["loss_personal"] != last.metrics["loss"]
     assert set(last.personal) == set(SITES)

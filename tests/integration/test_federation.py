@@ -32,6 +32,8 @@ from tests.support import (
 )
 from tests.waiting import eventually
 
+F1 = pytest.approx((3 * 4 / 5 + 1 * 2 / 3) / 4)  # weighted, of the matrix that light sites report
+
 
 async def submit(served: Served, spec: JobSpec) -> JobRunner:
     return await served.submit(spec, None, nothing())
@@ -62,7 +64,7 @@ async def test_metrics_are_pooled_over_evaluators(tmp_path: Path) -> None:
         await sites.enter_async_context(LightSite(served.address, "a").attending())
         runner = await ended(await submit(served, job()))
         view = runner.view()
-        assert view.metrics == {"loss": 0.5, "accuracy": 0.75}
+        assert view.metrics == {"loss": 0.5, "accuracy": 0.75, "weighted_f1": F1}
         assert view.examples == 8
 
 
@@ -79,7 +81,7 @@ async def test_a_job_whose_loss_is_nan_can_be_shown(tmp_path: Path) -> None:
             await sites.enter_async_context(site.attending())
         view = (await ended(await submit(served, job()))).view()
         assert view.status == "completed"
-        assert view.history[-1].metrics == view.metrics == {"loss": None, "accuracy": 0.75}
+        assert view.history[-1].metrics == view.metrics == {"loss": None, "accuracy": 0.75, "weighted_f1": F1}
         assert JobView.model_validate_json(view.model_dump_json()) == view
 
 

@@ -29,7 +29,7 @@ def folds(sites: Sequence[T], seed: int, count: int = 5, nested: bool = False) -
     if count < 3:
         raise InvalidInput(f"{count} folds are too few: test, validation and training need one set each")
     if len(sites) < count:
-        raise InvalidInput(f"{len(sites)} sites cannot make {count} folds")
+        raise InvalidInput(f"{len(sites)} sites cannot make {count} folds; use fewer folds, or more sites")
     order = np.random.default_rng(seed).permutation(len(sites))
     ends = np.cumsum(sizes(np.ones(count), len(sites)))
     sets = [np.sort(part).tolist() for part in np.split(order, ends[:-1])]

@@ -111,8 +111,8 @@ def _target_reached(job: Job, record: Version) -> str:
     if value is None or not _reached(target, value):
         return ""
     basis = ""
-    if record.examples != record.examples_total:
-        basis = f" on {share_of(record.examples, record.examples_total)} examples"
+    if record.examples != record.examples_total or record.drawn is not None:
+        basis = f" on {share_of(record.examples, record.examples_total, record.drawn)} examples"
     return f"target reached: {target.metric} {value:.4f} at version {record.version}{basis}"
 
 

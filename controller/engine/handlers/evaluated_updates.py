@@ -4,6 +4,8 @@ Many updates are evaluated at the same time. A merge enters the queue when the e
 are over: every evaluator that was asked has reported, failed or left, or the time is up.
 """
 
+from dataclasses import replace
+
 from hansa.common.plugins.calling import calling
 from hansa.common.values.ids import TaskId
 from hansa.common.values.tasks import Evaluate, Train
@@ -29,10 +31,11 @@ def prepare(job: Job, c: Contribution, now: float) -> list[Effect]:
     work = Evaluate(model=c.model, base=c.base, version=c.task.work.version, validation=True)
     effects: list[Effect] = []
     with calling(job.rule.weigh) as weigher:
-        returned = weigher.requests(job.memory(weigher), c, job.view(now))
+        view = replace(job.view(now), evaluators=job.scorers)
+        returned = weigher.requests(job.memory(weigher), c, view)
     requests = checks.require_requests(weigher, returned)
     for request in requests:
-        if request.site in job.evaluators:
+        if request.site in job.scorers:
             effects.append(job.issue(request.site, c.task.round, work, subject=OfUpdate(c.task.id)))
         else:
             findings.unevaluated[request.site] = "no evaluator of the site is connected"

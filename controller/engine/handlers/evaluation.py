@@ -5,12 +5,14 @@ time is up, the newest version is offered. So some versions are evaluated by all
 A late evaluator keeps its task, and its report counts when it arrives. Until then it is not asked again: it
 skips versions instead of falling further and further behind. Its work for other jobs or for a weigher only
 makes it slower.
+
+Test sites are asked like all others, but their reports are kept apart: no target is reached by them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hansa.common.plugins.calling import calling
-from hansa.common.values.history import Findings, Version, finite
+from hansa.common.values.history import Findings, Measured, Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate
@@ -18,8 +20,11 @@ from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfVersion, Subject
+from hansa.controller.engine.versions import findings_of, findings_of_test_sites
 from hansa.controller.plugin import checks
+from hansa.controller.plugin.view import View
 
+Reports = Mapping[SiteName, Evaluation]
 ALARM = "evaluation"  # ends the wait for reports on the version on offer, or on the last one
 
 
@@ -28,27 +33,60 @@ def offer(job: Job, now: float) -> list[Effect]:
     state, plan = job.state, job.rule.evaluate
     if ALARM in state.alarms or state.offered >= state.version:
         return []
-    free = {site for site in job.evaluators if not job.open_tasks.evaluations(site, OfVersion)}
-    if not free:
+    if not any(_is_free(job, site) for site in job.evaluators):
         return []
-    state.offered = state.version
+    state.offered, record = state.version, job.record(state.version)
     with calling(plan):
-        wanted = dict.fromkeys(plan.due(job.memory(plan), job.view(now)))
-    effects: list[Effect] = [_ask(job, site) for site in wanted if site in free]
+        due = plan.due(job.memory(plan), job.view(now))
+    wanted = [site for site in dict.fromkeys(due) if site in job.evaluators]
+    asked = draw(job, record, wanted, lambda site: _is_free(job, site), job.view(now))
+    effects: list[Effect] = [_ask(job, site) for site in asked]
     if not effects:
         return []
-    coverage.account(job, job.record(state.version), awaited=True)
+    coverage.account(job, record, awaited=True)
     return [*effects, job.set_alarm(ALARM, now + plan.timeout)]
 
 
+def _is_free(job: Job, site: SiteName) -> bool:
+    return not job.open_tasks.evaluations(site, OfVersion)
+
+
+def draw(
+    job: Job,
+    findings: Measured,
+    wanted: Sequence[SiteName],
+    is_free: Callable[[SiteName], bool],
+    view: View,
+) -> list[SiteName]:
+    """Return the evaluators to ask: those that are free, of all that are wanted or of the plan's sample."""
+    test, asked = job.held_out.test, set[SiteName]()
+    groups: list[tuple[Findings, list[SiteName]]] = [(findings, [s for s in wanted if s not in test])]
+    if test:
+        groups.append((findings_of_test_sites(findings), [s for s in wanted if s in test]))
+    for part, group in groups:
+        with calling(job.rule.evaluate) as plan:
+            sample = plan.sample(group, view) if group else None
+        if sample is not None:
+            part.drawn = len(set(sample).intersection(group))
+            busy = sorted(site for site in set(sample).intersection(group) if not is_free(site))
+            part.unevaluated |= {site: coverage.why_not_asked(job, site) for site in busy}
+        asked.update(group if sample is None else sample)
+    return [site for site in wanted if site in asked and is_free(site)]
+
+
 def offer_last(job: Job) -> list[Effect]:
-    """Ask all connected evaluators for the last version, except those that have the task or have reported."""
+    """Ask all connected evaluators for the last version, except those that have the task or have reported.
+
+    No sample stands for all of them any longer.
+    """
     record = job.record(job.state.version)
     subject = OfVersion(record.version)
     asked = {*job.open_tasks.evaluators(subject), *reports_on(job, subject)}
+    for findings in filter(None, (record, record.test)):
+        findings.drawn = None
     remaining = [site for site in job.evaluators if site not in asked]
     for site in remaining:
-        record.unevaluated.pop(site, None)
+        findings_of(job, subject, site).unevaluated.pop(site, None)
     effects: list[Effect] = [_ask(job, site) for site in remaining]
     coverage.account(job, record, is_awaited(job, record))
     return effects
@@ -82,8 +120,9 @@ def time_out(job: Job) -> Version:
     why = f"no result in {job.rule.evaluate.timeout:g} s"
     for version in job.open_tasks.versions:
         record = job.record(version)
-        for site in sorted(job.open_tasks.evaluators(OfVersion(version))):
-            record.unevaluated.setdefault(site, why)
+        subject = OfVersion(version)
+        for site in sorted(job.open_tasks.evaluators(subject)):
+            findings_of(job, subject, site).unevaluated.setdefault(site, why)
         _conclude(job, record)
     return job.record(job.state.offered)
 
@@ -102,48 +141,74 @@ def _conclude(job: Job, record: Version) -> None:
 def drop_reports(job: Job, version: int) -> None:
     """Drop a version's reports, unless more may arrive: many confusion matrices take a lot of memory."""
     subject = OfVersion(version)
-    if job.state.history[version].metrics and not job.open_tasks.awaits(subject):
+    record = job.state.history[version]
+    measured = record.metrics or (record.test and record.test.metrics)
+    if measured and not job.open_tasks.awaits(subject):
         job.state.reports.pop(subject.name, None)
 
 
 def give_up(job: Job) -> None:
     """Close all evaluations of versions, because the job ends."""
     for version in job.open_tasks.versions:
-        record = job.record(version)
-        for task in job.open_tasks.evaluations_of(OfVersion(version)):
-            record.unevaluated.setdefault(task.site, "the job ended before it reported")
+        subject = OfVersion(version)
+        for task in job.open_tasks.evaluations_of(subject):
+            findings = findings_of(job, subject, task.site)
+            findings.unevaluated.setdefault(task.site, "the job ended before it reported")
             job.finish(task.id)
         drop_reports(job, version)
     if job.state.version > 0:
         drop_reports(job, job.state.version)
 
 
-def reports_on(job: Job, subject: Subject) -> Mapping[SiteName, Evaluation]:
+def reports_on(job: Job, subject: Subject) -> Reports:
     """Return the reports on a subject, as long as they are kept."""
     return job.state.reports.get(subject.name, {})
 
 
-def compute_metrics(job: Job, findings: Findings, subject: Subject) -> None:
+def _split_reports(job: Job, subject: Subject) -> tuple[Reports, Reports]:
+    """Return the reports on a subject that count, and those of the job's test sites."""
+    reports, test = reports_on(job, subject), job.held_out.test
+    if not test:
+        return reports, {}
+    apart = {site: report for site, report in reports.items() if site in test}
+    return {site: report for site, report in reports.items() if site not in test}, apart
+
+
+def compute_metrics(job: Job, findings: Measured, subject: Subject) -> None:
     """Compute a subject's metrics; a report that does not fit the others is left out and its site named."""
-    reports = job.state.reports.get(subject.name, {})
+    counting, apart = _split_reports(job, subject)
+    _compute(job, findings, subject, counting)
+    if findings.test is not None:
+        _compute(job, findings.test, subject, apart)
+
+
+def _compute(job: Job, findings: Findings, subject: Subject, reports: Reports) -> None:
     with calling(job.rule.evaluate) as plan:
-        reasons = plan.odd(reports)
-    for site, why in checks.require_history(checks.REASONS, plan, reasons).items():
-        report = reports.pop(site, None)
-        if report is not None:
-            findings.examples -= report.n
-            findings.unevaluated[site] = why
-    findings.metrics = _combined(job, subject)
+        returned = plan.odd(reports)
+    odd = checks.require_history(checks.REASONS, plan, returned)
+    fitting = {site: report for site, report in reports.items() if site not in odd}
+    for site in [site for site in reports if site in odd]:
+        report = job.state.reports[subject.name].pop(site)
+        findings.examples -= report.n
+        findings.unevaluated[site] = odd[site]
+    findings.metrics = _combined(job, fitting)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
     """Return a version's metrics; while more reports may arrive, those over the reports so far."""
-    return record.metrics or _combined(job, OfVersion(record.version))
+    return record.metrics or _combined(job, _split_reports(job, OfVersion(record.version))[0])
 
 
-def _combined(job: Job, subject: Subject) -> dict[str, float | None]:
-    """Return the metrics that the plan computes from all reports on a subject."""
+def metrics_of_test_sites(job: Job, record: Version) -> Mapping[str, float | None]:
+    """Return what the job's test sites found in a version, in the same way."""
+    if record.test is None:
+        return {}
+    return record.test.metrics or _combined(job, _split_reports(job, OfVersion(record.version))[1])
+
+
+def _combined(job: Job, reports: Reports) -> dict[str, float | None]:
+    """Return the metrics that the plan computes from some reports on a subject."""
     with calling(job.rule.evaluate) as plan:
-        returned = plan.combine(reports_on(job, subject))
+        returned = plan.combine(reports)
     combined = checks.require_history(checks.METRICS, plan, returned)
     return {name: finite(value) for name, value in combined.items()}

@@ -84,7 +84,8 @@ def _hindrances(job: Job) -> Iterator[str]:
     learners, evaluators = job.state.learners, job.state.evaluators
     hindered: dict[str, Set[str]] = {
         "without examples": {site for site, examples in learners.items() if not examples},
-        "with an evaluator but no learner": evaluators - set(learners),
+        "with an evaluator but no learner": {s for s in evaluators if job.spec.sites.trains(s)}
+        - set(learners),
         "named in sites.names but not connected": set(job.spec.sites.names or ())
         - set(learners)
         - evaluators,

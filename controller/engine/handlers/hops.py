@@ -3,14 +3,16 @@
 Worker threads examine the models of a hop while training goes on. Nothing depends on what they find.
 """
 
+from dataclasses import replace
+
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Hop, finite
-from hansa.common.values.ids import ModelKey, hop_key
+from hansa.common.values.ids import ModelKey, SiteName, hop_key
 from hansa.common.values.tasks import Evaluate
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import coverage
 from hansa.controller.engine.effects import Effect, WithdrawTask
-from hansa.controller.engine.handlers.evaluation import compute_metrics
+from hansa.controller.engine.handlers.evaluation import compute_metrics, draw
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merging.weights import member_of
 from hansa.controller.engine.orders import ExamineHop, HopExamined
@@ -53,7 +55,7 @@ def _pair(job: Job, c: Contribution, base: ModelKey | None, of: str) -> tuple[Mo
     return c.model, (base or job.state.current) if of == "delta" else None
 
 
-def take_findings(job: Job, order: ExamineHop, result: HopExamined) -> list[Effect]:
+def take_findings(job: Job, order: ExamineHop, result: HopExamined, now: float) -> list[Effect]:
     """Enter the findings on a hop, and have the mean of the slots evaluated if there is one."""
     subject = OfHop(order.version, order.hop)
     versions.hop_of(job, order.version, order.hop).divergence = finite(result.divergence)
@@ -64,8 +66,14 @@ def take_findings(job: Job, order: ExamineHop, result: HopExamined) -> list[Effe
     if job.state.phase != "training":
         return []
     work = Evaluate(model=mean, version=order.version - 1)
-    free = [site for site in job.evaluators if not job.open_tasks.evaluations(site, OfUpdate, OfHop)]
-    return [job.issue(site, job.state.round, work, subject=subject) for site in free]
+    view = replace(job.view(now), draw=(order.hop,))
+    record = versions.hop_of(job, order.version, order.hop)
+    asked = draw(job, record, job.evaluators, lambda site: _is_free(job, site), view)
+    return [job.issue(site, job.state.round, work, subject=subject) for site in asked]
+
+
+def _is_free(job: Job, site: SiteName) -> bool:
+    return not job.open_tasks.evaluations(site, OfUpdate, OfHop)
 
 
 def settle(job: Job, version: int, hop: int) -> list[Effect]:
@@ -85,7 +93,7 @@ def withdraw(job: Job, reason: str) -> list[Effect]:
     for subject in job.open_tasks.subjects(OfHop):
         for task in job.open_tasks.evaluations_of(subject):
             job.finish(task.id)
-            versions.findings_on(job, subject).unevaluated[task.site] = reason
+            versions.findings_of(job, subject, task.site).unevaluated[task.site] = reason
             effects.append(WithdrawTask(task, reason))
         effects += settle(job, subject.version, subject.hop)
     return effects

@@ -40,7 +40,7 @@ def _enter(job: Job, number: int, order: Order, result: Result, now: float) -> l
             examinations.keep(job, number, order.point, result.kept)
             return _take_outcome(job, order, Outcome(facts=result.facts), now)
         case ExamineHop(), HopExamined():
-            return [*hops.take_findings(job, order, result), *endings.complete(job, now)]
+            return [*hops.take_findings(job, order, result, now), *endings.complete(job, now)]
         case Compare(), Compared(distance=distance):
             job.record(0).distance = finite(distance)
             return endings.complete(job, now)

@@ -18,7 +18,7 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
     """Enter an evaluation's report, or the trouble that prevented it, and go on."""
     subject = job.state.subjects[task.id]
     job.finish(task.id)
-    findings = versions.findings_on(job, subject)
+    findings = versions.findings_of(job, subject, task.site)
     if report is None:
         findings.unevaluated[task.site] = trouble
     else:

@@ -74,6 +74,7 @@ def test_a_site_reads_a_folder_of_images_with_the_numbers_of_the_apps_words(tmp_
         image.fromarray(np.full((2, 2), value, np.uint8)).save(tmp_path / "a" / part / name / f"{value}.png")
     assert app_of().load(tmp_path / "a", "train").y.tolist() == [1, 2]
     assert app_of().load(tmp_path / "a", "test").x.ravel().tolist() == [250] * 4
+    assert app_of().load(tmp_path / "a", "all").y.tolist() == [1, 2, 2]
     with pytest.raises(InvalidData, match="the labels are words"):
         app_of(class_names=()).load(tmp_path / "a", "train")
 
@@ -247,3 +248,17 @@ def test_a_loader_of_the_app_is_asked_and_one_that_ignores_the_split_has_no_test
 
     for loader, wanted in ((heeds, "test"), (ignores, "validation"), (knows_none, "validation")):
         assert agreed(App(model=list, classes=2, data=loader), {"a": tmp_path}) == wanted
+        both = App(model=list, classes=2, data=loader).load(tmp_path, "all")
+        assert both.x.tolist() == [*x.tolist(), *([[1.0, 2.0]] if loader is heeds else [])]
+        assert len(both.y) == len(both.x)
+
+
+def test_all_rows_are_those_for_training_and_those_for_testing(tmp_path: Path) -> None:
+    arrays = {"x": np.zeros((4, 3)), "y": np.array([0, 1, 2, 0])}
+    test = {"x_test": np.ones((2, 3)), "y_test": np.array([2, 1])}
+    np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays, **test)
+    np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)
+    both = app_of().load(tmp_path / "a.npz", "all")
+    assert (both.x[:, 0].tolist(), both.y.tolist()) == ([0, 0, 0, 0, 1, 1], [0, 1, 2, 0, 2, 1])
+    assert app_of().load(tmp_path / "b.npz", "all").y.tolist() == [0, 1, 2, 0]
+    assert app_of().load(write(tmp_path, "a.csv"), "all").y.tolist() == [1, 2, 2]

@@ -309,8 +309,8 @@ def test_the_data_of_all_sites_can_be_put_in_one_place(tmp_path: Path) -> None:
     write_wards(tmp_path / "all.npz")
     wards = spec(source=str(tmp_path / "all.npz"), partition={"by": "ward"})
     parted = write_shards(wards, None, 3, tmp_path / "sites")
-    path, sites = write_pooled(wards, None, 3, tmp_path / "central")
-    assert (path.name, sites) == ("central.npz", len(parted))
+    (path,), fold = write_pooled(wards, None, 3, tmp_path / "central")
+    assert (path.name, [*fold.train]) == ("central.npz", [each.stem for each in parted])
     with np.load(path) as whole:
         for name in ("x", "x_test"):
             rows = [float(value) for each in parted for value in np.load(each)[name].ravel()]

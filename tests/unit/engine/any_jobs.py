@@ -30,15 +30,21 @@ STEPS = {  # relative frequencies
 }
 Step = tuple[str, int]
 
+HELD_OUT = st.sampled_from([{}, {}, {"test": ["d"]}, {"validation": ["c"], "test": ["d"]}])
+
+
+def _sites(**sizes: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Return strategies for sections `sites`, in some of which sites are held out."""
+    return st.builds(lambda held_out, **chosen: {"wait": 20.0, **chosen, **held_out}, HELD_OUT, **sizes)
+
+
 JOBS = st.fixed_dictionaries(
     {
         "pace": st.fixed_dictionaries(
             {"rounds": st.integers(1, 5), "quorum": st.sampled_from([0.3, 0.5, 1.0, 2.0])},
             optional={"deadline": st.just(30.0)},
         ),
-        "sites": st.sampled_from([{"min": 1}, {"min": 2}, {"min": 3}, {"min": 3, "together": 2}]).map(
-            lambda sites: {"wait": 20.0, **sites}
-        ),
+        "sites": _sites(min=st.integers(1, 3)) | st.just({"min": 3, "together": 2, "wait": 20.0}),
         "sample": st.sampled_from(
             [
                 {"kind": "all"},
@@ -59,7 +65,9 @@ JOBS = st.fixed_dictionaries(
         "layers": st.sampled_from(
             [{}, {"kind": "divide", "prepass": 2}, {"kind": "divide", "prepass": 1, "restart": True}]
         ),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2)}, optional={"sites": st.integers(1, 2)}
+        ),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
@@ -86,13 +94,15 @@ ASYNC_JOBS = st.fixed_dictionaries(
                 {"kind": "mean"},
             ]
         ),
-        "sites": st.fixed_dictionaries({"min": st.integers(1, 2), "wait": st.just(20.0)}),
+        "sites": _sites(min=st.integers(1, 2)),
         "weigh": st.sampled_from(
             [{"kind": "examples"}, {"kind": "evaluated"}, {"kind": "dvw"}, {"kind": "measured"}]
         ),
         "train": st.sampled_from([{}, {"until": {"cycles": 2}}]),
         "layers": st.sampled_from([{}, {"kind": "divide", "prepass": 0, "split": 1}]),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2)}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2)}, optional={"sites": st.integers(1, 2)}
+        ),
         "survey": st.sampled_from([{}, {"standardise": "global"}, {"standardise": "local"}]),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
@@ -113,7 +123,7 @@ TRAVELS = st.fixed_dictionaries(
             },
             optional={"deadline": st.just(30.0)},
         ),
-        "sites": st.fixed_dictionaries({"min": st.integers(1, 3), "wait": st.just(20.0)}),
+        "sites": _sites(min=st.integers(1, 3)),
         "sample": st.sampled_from(
             [
                 {"kind": "all"},
@@ -128,7 +138,9 @@ TRAVELS = st.fixed_dictionaries(
             [{"kind": "equal"}, {"kind": "equal"}, {"kind": "evaluated"}, {"kind": "dvw"}]
         ),
         "server": st.sampled_from([{}, {"kind": "mix", "alpha": 0.5}, {"kind": "adam"}]),
-        "evaluate": st.fixed_dictionaries({"every": st.integers(1, 2), "virtual": st.booleans()}),
+        "evaluate": st.fixed_dictionaries(
+            {"every": st.integers(1, 2), "virtual": st.booleans()}, optional={"sites": st.integers(1, 2)}
+        ),
         "stop": st.sampled_from([{}, {"seconds": 500.0}, {"target": {"metric": "accuracy", "value": 0.9}}]),
         "reference": st.sampled_from([None, "ab" * 32]),
     }

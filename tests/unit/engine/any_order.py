@@ -21,6 +21,7 @@ from hansa.controller.plugin.outline import outline_of
 from hansa.controller.rules.dividing.divergence import METRICS
 from hansa.controller.values.members import Membership, Standing, overlay
 from tests.unit.engine import evaluated_updates, examined
+from tests.unit.engine.held_out import check_held_out_sites
 from tests.unit.engine.play import Play, Role, dropped, endings, merges, sent, withdrawn
 
 assert evaluated_updates  # importing them registers their plugins
@@ -122,7 +123,8 @@ class AnyOrder:
         """Let one thing happen; `pick` decides to whom."""
         play, state = self.play, self.play.machine.state
         site = SITES[pick % len(SITES)]
-        role: Role = "evaluator" if pick // 4 % 3 == 0 else "learner"
+        trains = play.spec.sites.trains(site)  # otherwise the shell does not offer its learner
+        role: Role = "evaluator" if pick // 4 % 3 == 0 or not trains else "learner"
         match name:
             case "join":
                 self.happen(lambda: play.join(site, role=role, examples=(10, 20, 10, 10, 0)[pick // 12 % 5]))
@@ -349,6 +351,7 @@ class AnyOrder:
             if record.covered:
                 assert 0 < record.examples == record.examples_total
                 assert not machine.awaits(record)
+        check_held_out_sites(self.play)
         counted = [record.version for record in state.history if record.covered]
         assert state.covered == (counted[-1] if counted else None)
 

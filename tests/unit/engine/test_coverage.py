@@ -250,7 +250,7 @@ def test_a_report_unlike_most_others_is_left_out_and_no_target_is_reached(other:
         False,
         "training",
     )
-    assert version.metrics == {"loss": 1.0, "accuracy": 1.0}
+    assert version.metrics == {"loss": 1.0, "accuracy": 1.0, "weighted_f1": 1.0}
     assert list(version.unevaluated) == ["c"]
     assert "most " in version.unevaluated[tasks["c"].site]
     assert play.again().state.model_dump() == play.machine.state.model_dump()

@@ -99,7 +99,7 @@ def test_links_between_documents_lead_to_files_that_exist() -> None:
 TO_BE_WRITTEN = {  # by readers of the tutorial, by benchmarks and by `hansa pki`
     "controller/rules/baselines/tempered.py",
     "tests/unit/rules/test_tempered.py",
-    "benchmarks/results/accuracy_TABLE.json",
+    "benchmarks/results/accuracy_NAME.json",
     "deploy/pki/ca.key",
 }
 

@@ -170,6 +170,7 @@ def test_sites_are_pooled_by_sums_not_by_means() -> None:
     b = Evaluation(n=2, loss_sum=7.0, confusion=((0, 0), (1, 1)))
     metrics = _pooled(a=a, b=b)
     assert metrics["accuracy"] == 10 / 12
+    assert metrics["weighted_f1"] == pytest.approx((10 * 18 / 20 + 2 * 2 / 4) / 12)
     assert metrics["loss"] == 1.0
 
 
@@ -184,7 +185,7 @@ def test_empty_reports_count_for_nothing() -> None:
 def test_without_confusion_there_is_no_accuracy() -> None:
     metrics = _pooled(a=Evaluation(n=4, loss_sum=2.0))
     assert metrics["loss"] == 0.5
-    assert "accuracy" not in metrics
+    assert metrics.keys() == {"loss"}
 
 
 def test_an_apps_own_metrics_are_means_over_the_sites_that_report_them() -> None:
@@ -206,7 +207,12 @@ def test_sites_whose_confusion_matrices_differ_in_size_do_not_break_the_job() ->
 def test_labels_are_pooled_by_sums_and_their_accuracy_is_the_share_of_labels_that_are_right() -> None:
     a = Evaluation(n=10, loss_sum=5.0, labels=((8, 0, 0), (0, 0, 2), (0, 0, 0)))
     b = Evaluation(n=10, loss_sum=7.0, labels=((1, 3, 1), (0, 1, 1), (0, 0, 0)))
-    assert _pooled(a=a, b=b) == {"loss": 0.6, "accuracy": 52 / 60, "micro_f1": 18 / 26}
+    assert _pooled(a=a, b=b) == {
+        "loss": 0.6,
+        "accuracy": 52 / 60,
+        "micro_f1": 18 / 26,
+        "weighted_f1": pytest.approx((10 * 18 / 22 + 3 * 0) / 13),
+    }
     alone = _pooled(BySite(), a=a, b=b)
     assert alone["micro_f1_by_site"] == pytest.approx((16 / 18 + 2 / 8) / 2)
     assert alone["accuracy_by_site"] == pytest.approx((28 / 30 + 24 / 30) / 2)
@@ -218,7 +224,13 @@ def test_a_site_that_counts_something_else_than_most_does_not_break_the_job() ->
     a = Evaluation(n=2, loss_sum=1.0, labels=((1, 0, 0), (1, 1, 0)))
     b = Evaluation(n=2, loss_sum=1.0, confusion=((0, 1), (1, 0)), metrics={"micro_f1": 0.0, "auc": 0.5})
     assert _pooled(a=a, b=b) == {"loss": 0.5, "micro_f1": 0.0, "auc": 0.5}  # nobody knows who is right
-    assert _pooled(a=a, b=b, c=a) == {"loss": 0.5, "accuracy": 0.75, "micro_f1": 0.8, "auc": 0.5}
+    assert _pooled(a=a, b=b, c=a) == {
+        "loss": 0.5,
+        "accuracy": 0.75,
+        "micro_f1": 0.8,
+        "weighted_f1": pytest.approx((2 * 1 + 2 * 2 / 3) / 4),
+        "auc": 0.5,
+    }
     c = Evaluation(n=2, loss_sum=1.0, labels=((0, 0, 2),))
     assert _pooled(a=a, b=c, c=a)["accuracy"] == 0.75
 
@@ -231,6 +243,7 @@ def test_means_over_sites_let_a_small_site_count_as_much_as_a_large_one() -> Non
     assert metrics == {
         **_pooled(a=a, b=b),
         "accuracy_by_site": pytest.approx(0.7),
+        "weighted_f1_by_site": pytest.approx((18 / 19 + 2 / 3) / 2),
         "loss_by_site": 2.0,
         "auc_by_site": 0.25,
     }

@@ -511,7 +511,10 @@ def test_counts_of_labels_that_cannot_be_are_refused() -> None:
         Evaluation(n=3, loss_sum=0, labels=((0, 0, 0),) * (COLUMNS + 1))
     with pytest.raises(ValueError, match="'micro_f1' cannot be the name of an app's metric"):
         Evaluation(n=3, loss_sum=0, labels=((1, 1, 1),), metrics={"micro_f1": 0.5})
-    assert Evaluation(n=3, loss_sum=0, metrics={"micro_f1": 0.5}).metrics  # of an app that counts no labels
+    with pytest.raises(ValueError, match="'weighted_f1' cannot be the name of an app's metric"):
+        Evaluation(n=1, loss_sum=0, confusion=((1, 0), (0, 0)), metrics={"weighted_f1": 0.5})
+    own = {"micro_f1": 0.5, "weighted_f1": 0.5}
+    assert Evaluation(n=3, loss_sum=0, metrics=own).metrics == own  # of an app that counts nothing
 
 
 def test_momentum_belongs_to_sgd() -> None:

@@ -58,12 +58,19 @@ def test_metrics_of_own_models_are_pooled_by_examples() -> None:
     reports = {SiteName("a"): report(10, 5, 2.0, (9, 0.5)), SiteName("b"): report(30, 15, 1.0, (30, 0.25))}
     metrics = Pooled().combine(reports)
     assert metrics == pytest.approx(
-        {"loss": 1.25, "accuracy": 0.5, "loss_personal": 0.3125, "accuracy_personal": 39 / 40}
+        {
+            "loss": 1.25,
+            "accuracy": 0.5,
+            "weighted_f1": 2 / 3,
+            "loss_personal": 0.3125,
+            "accuracy_personal": 39 / 40,
+            "weighted_f1_personal": 78 / 79,
+        }
     )
     by_site = BySite().combine(reports)
     assert by_site["accuracy_personal"] == metrics["accuracy_personal"]
     assert by_site["accuracy_personal_by_site"] == pytest.approx(0.95)
-    assert set(Pooled().combine({SiteName("a"): report(10, 5, 2.0)})) == {"loss", "accuracy"}
+    assert set(Pooled().combine({SiteName("a"): report(10, 5, 2.0)})) == {"loss", "accuracy", "weighted_f1"}
 
 
 @pytest.mark.parametrize(

@@ -158,8 +158,8 @@ def test_a_score_of_single_labels_is_refused_where_examples_have_several(metric:
     with pytest.raises(PluginFailed) as caught:
         job.answer(asked["b"], found)
     assert str(caught.value) == (
-        f"weigh 'dvw': weigh.metric {metric} needs confusion matrices; use micro_f1, macro_f1 or inverse_loss"
-        " where an example may have several labels"
+        f"weigh 'dvw': weigh.metric {metric} needs confusion matrices; use micro_f1, macro_f1, weighted_f1"
+        " or inverse_loss where an example may have several labels"
     )
 
 

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.job.check import parse_job
-from hansa.common.job.spec import JobSpec, TrainSpec
+from hansa.common.job.spec import JobSpec
+from hansa.common.job.training import TrainSpec
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 from hansa.common.job.check import parse_job
 from hansa.common.job.file import load_job
-from hansa.common.job.spec import JobSpec, UntilSpec
+from hansa.common.job.spec import JobSpec
+from hansa.common.job.training import UntilSpec
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.plugins.registry import register, rules
 from hansa.common.values.errors import InvalidJob, Stale

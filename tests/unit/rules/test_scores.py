@@ -18,6 +18,8 @@ from hansa.controller.evaluation.scores import (
     mcc,
     micro_f1,
     micro_f1_of_labels,
+    weighted_f1,
+    weighted_f1_of_labels,
 )
 
 SIZES = st.integers(2, 6)
@@ -60,6 +62,19 @@ def test_macro_f1_skips_classes_that_do_not_occur_and_counts_those_never_found()
     assert macro_f1(confusion) == pytest.approx((2 * 4 / 10 + 0) / 2)
 
 
+def test_weighted_f1_counts_a_class_by_its_examples() -> None:
+    confusion = _matrix((4, 0, 0), (2, 0, 0), (0, 0, 0))
+    assert weighted_f1(confusion) == pytest.approx((4 * 8 / 10 + 2 * 0) / 6)
+    # The last class never occurs, so its wrong predictions only lower the F1 of the others.
+    assert weighted_f1(_matrix((3, 0, 1), (0, 2, 0), (0, 0, 0))) == pytest.approx((4 * 6 / 7 + 2 * 1) / 6)
+
+
+def test_weighted_f1_is_pooled_before_it_is_scored() -> None:
+    one, other = _matrix((9, 1), (0, 0)), _matrix((0, 0), (1, 1))
+    assert weighted_f1(one + other) == pytest.approx((10 * 18 / 20 + 2 * 2 / 4) / 12)
+    assert (weighted_f1(one) + weighted_f1(other)) / 2 == pytest.approx((18 / 19 + 2 / 3) / 2)
+
+
 def test_mcc_is_the_correlation_of_two_classes_and_nothing_below_chance() -> None:
     tn, fp, fn, tp = 50, 10, 5, 35
     wanted = (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)) ** 0.5
@@ -84,6 +99,10 @@ LABELS = SIZES.flatmap(lambda n: arrays(np.int64, (n, 3), elements=st.integers(0
 def test_scores_of_labels_are_those_of_fractions(counts: np.ndarray) -> None:
     of = [Fraction(2 * tp, 2 * tp + fp + fn) for tp, fp, fn in counts.tolist() if tp + fp + fn]
     assert macro_f1_of_labels(counts) == pytest.approx(float(sum(of) / len(of)) if of else 1)
+    occurring = [(tp + fn, tp, fp, fn) for tp, fp, fn in counts.tolist() if tp + fn]
+    weighted = sum(Fraction(n * 2 * tp, 2 * tp + fp + fn) for n, tp, fp, fn in occurring)
+    wanted = float(weighted / sum(n for n, *_ in occurring)) if occurring else float(not of)
+    assert weighted_f1_of_labels(counts) == pytest.approx(wanted)
     tp, fp, fn = map(int, counts.sum(axis=0))
     assert micro_f1_of_labels(counts) == (float(Fraction(2 * tp, 2 * tp + fp + fn)) if of else 1)
 
@@ -107,6 +126,7 @@ def test_a_model_that_rightly_predicts_nothing_scores_one() -> None:
 
 def test_sums_over_many_labels_do_not_wrap_around() -> None:
     assert micro_f1_of_labels(np.full((16_384, 3), (1 << 53) // 3)) == 0.5
+    assert weighted_f1_of_labels(np.full((16_384, 3), (1 << 53) // 3)) == 0.5
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,10 @@
 
 import pytest
 
-from hansa.common.run.summary import quality
+from hansa.common.run.summary import quality, quality_at_test_sites
 from hansa.common.ui.job_documents import details, summary
-from hansa.common.values.history import VersionView
+from hansa.common.ui.versions import print_versions
+from hansa.common.values.history import Findings, VersionView
 from hansa.common.values.views import JobView
 
 FULL = VersionView(
@@ -70,3 +71,24 @@ def test_documents_for_programs_say_of_how_many_examples_metrics_are() -> None:
         (100, 100, True),
         (10, 100, False),
     ]
+
+
+def test_what_test_sites_found_is_told_apart_from_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = Findings(
+        metrics={"accuracy": 0.25}, examples=40, examples_total=50, unevaluated={"t": "too slow"}
+    )
+    view = job(FULL.model_copy(update={"test": findings}), counts=FULL, last=1)
+    assert quality(view, "all") == "accuracy 50.0% on 100 examples of the validation sites"
+    assert quality_at_test_sites(findings) == "accuracy 25.0% on 40 of 50 examples of the test sites"
+    nothing = Findings(unevaluated={"t": "too slow"})
+    assert quality_at_test_sites(nothing) == "not measured; missing: t: too slow"
+    print_versions(view)
+    shown = capsys.readouterr().out
+    assert "test sites" in shown
+    assert "accuracy 0.2500 (40 of 50)" in shown
+    assert "t: too slow" in shown
+    history = details(view)["history"]
+    assert isinstance(history, list)
+    assert history[0]["test"] == findings.model_dump()
+    print_versions(job(FULL, counts=FULL, last=1))
+    assert "test sites" not in capsys.readouterr().out

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hansa.common.cli import hansa
 
 ROOT = Path(__file__).resolve().parents[3]
-ROOMS = ("common", "controller", "learner", "evaluator")
+ROOMS = ("common", "controller", "learner", "evaluator", "simulation")
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").rglob("*.md")),

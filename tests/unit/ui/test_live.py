@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from hansa.common.ui.live import rendered, show_live
-from hansa.common.values.history import Update, VersionView
+from hansa.common.values.history import Findings, Update, VersionView
 from hansa.common.values.views import JobView, SiteProgress
 
 
@@ -221,3 +221,36 @@ async def test_missing_metrics_are_explained_once(
     ]
     await show_live(_play(*(each.model_copy(update={"evaluators": evaluators}) for each in views)))
     assert [line for line in capsys.readouterr().out.splitlines() if "no metrics" in line] == said
+
+
+async def test_what_test_sites_found_has_a_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    findings = Findings(
+        metrics={"accuracy": 0.25}, examples=4, examples_total=None, unevaluated={"t": "slow"}
+    )
+    whole = Findings(metrics={"accuracy": 0.75}, examples=8, examples_total=8)
+    entry = VersionView(
+        version=1,
+        round=1,
+        seconds=1.0,
+        updates=[Update(site="a")],
+        evaluated=True,
+        metrics={"accuracy": 0.5},
+        examples=10,
+        examples_total=10,
+        test=findings,
+        note="a note",
+    )
+    later = entry.model_copy(update={"test": whole})
+    await show_live(
+        _play(view("running", "", entry), view("running", "", later), view("completed", "", later))
+    )
+    assert capsys.readouterr().out.splitlines()[1:-1] == [
+        "round 1/2     1.0 s  1 update  accuracy 0.5000  on 10 of 10 examples  a note",
+        "  test sites  accuracy 0.2500  on 4 of an unknown number of examples  not evaluated by: t",
+        "round 1 evaluated: accuracy 0.5000  on 10 of 10 examples",
+        "  test sites  accuracy 0.7500  on 8 of 8 examples",
+    ]
+    console = Console(width=160, file=StringIO(), force_terminal=True, color_system=None)
+    console.print(rendered(view("running").model_copy(update={"test": whole})))
+    assert isinstance(console.file, StringIO)
+    assert "accuracy 0.7500  on 8 of 8 examples" in console.file.getvalue()
