@@ -67,10 +67,12 @@ def simulate(
     sites: int | None = None,
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
     workers: int = 0,
+    batched: bool = True,
     out: str | Path | None = None,
 ) -> Simulated:
     """Simulate a job file, like `hansa simulate`; `set` changes fields by dotted path.
 
+    Unless `batched` is False, small clients are trained in blocks where that gives the same bits.
     With `workers`, call it below `if __name__ == "__main__":`, because they import the script again.
     """
     file = Path(job)
@@ -79,4 +81,5 @@ def simulate(
     folder = (Path(out) if out else new_folder(spec.name)).absolute()
     require_new(folder)
     require_fitting_layers(spec, file)
-    return Simulated(run(located(spec, file), folder, sites=sites, workers=workers), folder)
+    view = run(located(spec, file), folder, sites=sites, workers=workers, batched=batched)
+    return Simulated(view, folder)

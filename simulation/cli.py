@@ -32,6 +32,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Worker processes; 0: this process does everything. The results are the same.",
 )
 @click.option(
+    "--batched",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Train small clients in blocks, wherever that gives the same bits, or always one by one.",
+)
+@click.option(
     "--memory",
     type=Size(least=16 << 20),
     default="4GiB",
@@ -74,6 +81,7 @@ def simulate(
     file: Path | None,
     sites: int | None,
     workers: int,
+    batched: str,
     memory: int,
     changes: tuple[str, ...],
     out: Path | None,
@@ -94,7 +102,7 @@ def simulate(
     if table is not None:
         check_table(table)
     wait_without_spinning()
-    options = Options(workers=workers, memory=memory, replay=replay, job=job)
+    options = Options(workers, memory, batched=batched == "auto", replay=replay, job=job)
     if job is not None and replay is None:
         raise InvalidInput("--job: it names a job of the journal that --replay names")
     if resume is not None:

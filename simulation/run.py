@@ -88,6 +88,7 @@ class Simulation:
         self.machine = Machine(job, recording.spec if recording else told, rule, at)
         self._prepared, self._models = prepared, StoredModels(self.store)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
+        self._batched = options.batched
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
         self.stopping = False  # whether somebody wants it to end early
@@ -203,6 +204,8 @@ class Simulation:
             "sites": len(self._prepared.data.names),
             "workers": workers,
             "wall_seconds": round(self.saves.seconds, 3),
+            "batched": "auto" if self._batched else "off",
+            "remarks": self.driver.remarks,
         }
         if self.recording:
             about["replay"] = {"job": self.machine.job, "difference": self.difference}
@@ -221,9 +224,11 @@ def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] 
     return Simulation(prepared, folder, options, changed, begun)
 
 
-def simulate(spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0) -> JobView:
+def simulate(
+    spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0, batched: bool = True
+) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers))
+    simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers, batched=batched))
     simulation.run()
     return simulation.keep_results(str(workers))

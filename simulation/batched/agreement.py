@@ -24,6 +24,7 @@ WIDTHS = (128, 64, 32, 16)  # of the blocks that are in use
 LEAST = 10  # clients for which a block pays, even if some of its rows are computed for nothing
 STEPS = 3
 DECISIVE = 32  # if blocks of this width are not faster, no others are tried
+SHARE = 1.0  # of the loop's time that a block may take
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,6 @@ class Agreement:
     def __init__(self, app: App, network: nn.Module, spec: ModelSpec) -> None:
         self._app, self._network, self._spec = app, network, spec
         self._known: dict[_Kind, bool] = {}
-        self.widest = 0  # of the blocks that agree
 
     def pieces(
         self, work: Train, clients: Sequence[Client], first: int, end: int, size: int
@@ -73,7 +73,6 @@ class Agreement:
             short = work.model_copy(update={"epochs": STEPS, "steps": 0, "batch_size": size})
             some = [clients[row % len(clients)].data for row in range(width)]
             self._known[kind] = self._try(short, [Tensors(each.x[:size], each.y[:size]) for each in some])
-            self.widest = max(self.widest, width if self._known[kind] else 0)
         return self._known[kind]
 
     def _try(self, work: Train, data: Sequence[Tensors]) -> bool:
@@ -95,9 +94,10 @@ class Agreement:
         for row, client in enumerate(clients):
             self._compare(work, client, row, start, block)
         alone = time.thread_time() - begun
-        if together > alone and len(data) >= DECISIVE:
+        faster = together <= SHARE * alone
+        if not faster and len(data) >= DECISIVE:
             raise NotBatched("it would not be faster")
-        return together <= alone
+        return faster
 
     def _compare(self, work: Train, client: Client, row: int, start: Stack, block: Stack) -> None:
         """Train a client by the loop; raise if that gives other bits than the block has."""

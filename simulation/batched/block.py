@@ -1,8 +1,8 @@
 """Trains the clients of a block together, as the learner's loop trains each of them.
 
-The weights of a client are a row of one matrix, which is laid out as its update is sent. Clients are sorted by
-the number of their examples, so those that have a batch of the same size next are neighbours and take a step
-together. No batch is filled up to the size of others: that would change the bits of sums.
+The weights of a client are a row of one matrix, in the layout of its update. Clients are sorted by the number
+of their examples, so those that have a batch of the same size next are neighbours and take a step together.
+No batch is filled up to the size of others: that would change the bits of sums.
 """
 
 import random

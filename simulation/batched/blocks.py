@@ -1,6 +1,5 @@
 """Turns tasks into blocks of clients, and trained blocks into the updates that single tasks would return."""
 
-import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -24,10 +23,9 @@ from hansa.learner.training.loop import HELD
 from hansa.simulation.batched.agreement import LEAST, WIDTHS, Agreement
 from hansa.simulation.batched.block import BlockTraining, Client, Stack
 from hansa.simulation.batched.operations import NotBatched
-from hansa.simulation.batched.plain import obstacle_in_app, obstacle_in_task
+from hansa.simulation.batched.plain import obstacle_in_app, obstacle_in_network, obstacle_in_task
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
 
-log = logging.getLogger(__name__)
 SPOT_CHECKS = 32  # in the first block, and in every so many, one client is trained alone as well
 TOGETHER = "small clients are trained in blocks, which gives the same bits as one by one"
 ALONE = "clients are trained one by one, not in blocks: "
@@ -61,6 +59,8 @@ class Blocks:
         self._off = False  # for good
         self._trained = 0  # blocks
         self._remarks: dict[str, bool] = {}  # whether somebody was told
+        if obstacle := obstacle_in_app(app):
+            self._give_up(obstacle)
 
     def takes(self, assignment: Assignment) -> bool:
         """Whether a task can be trained in a block."""
@@ -82,12 +82,8 @@ class Blocks:
         for group in groups.values():
             for start in range(0, len(group), WIDTHS[0]):
                 block = group[start : start + WIDTHS[0]]
-                try:
-                    outcomes |= self._train(block) if len(block) >= LEAST and not self._off else {}
-                except Exception as error:  # whatever it is: the loop will show how each client fares
-                    self._off = True
-                    why = str(error) if isinstance(error, NotBatched) else one_line(error)
-                    self._remarks.setdefault(ALONE + why, False)
+                if len(block) >= LEAST and not self._off:
+                    outcomes |= self._attempt(block)
         return outcomes
 
     def remarks(self) -> tuple[str, ...]:
@@ -96,17 +92,32 @@ class Blocks:
         self._remarks |= dict.fromkeys(fresh, True)
         return fresh
 
+    def _give_up(self, why: str) -> None:
+        self._off = True
+        self._remarks.setdefault(ALONE + why, False)
+
+    def _attempt(self, assignments: Sequence[Assignment]) -> dict[TaskId, Outcome]:
+        """Train a block; whatever goes wrong, the loop will show how each of its clients fares."""
+        try:
+            return self._train(assignments)
+        except (Exception, SystemExit) as error:
+            self._give_up(str(error) if isinstance(error, NotBatched) else one_line(error))
+            return {}
+
     def _train(self, assignments: Sequence[Assignment]) -> dict[TaskId, Outcome]:
         """Train a block."""
-        members = sorted(map(self._member, assignments), key=lambda each: -len(each.client.data))
-        task, spec = assignments[0].task, members[0].model.manifest.spec
-        work = task.work
+        task, work = assignments[0].task, assignments[0].task.work
         assert isinstance(work, Train)
-        members = [each for each in members if each.model.manifest.spec == spec and _is_usual(each, work)]
-        if len(members) < LEAST:
+        readable = [each for each in map(self._member, assignments) if each and _is_usual(each, work)]
+        spec = readable[0].model.manifest.spec if readable else None
+        members = sorted(
+            (each for each in readable if each.model.manifest.spec == spec),
+            key=lambda each: -len(each.client.data),
+        )
+        if spec is None or len(members) < LEAST:
             return {}
         network = self._networks.get(self._app, task).network
-        if obstacle := obstacle_in_app(self._app, network, spec):
+        if obstacle := obstacle_in_network(network, spec):
             raise NotBatched(obstacle)
         if self._agreement is None or self._agreement[0] != spec:
             self._agreement = spec, Agreement(self._app, network, spec)
@@ -126,12 +137,16 @@ class Blocks:
             for each, update in zip(members, updates, strict=True)
         }
 
-    def _member(self, assignment: Assignment) -> _Member:
-        data, work = self._data(assignment), assignment.task.work
+    def _member(self, assignment: Assignment) -> _Member | None:
+        """Return a client with its data; None if they cannot be read, which the loop will explain."""
+        work = assignment.task.work
         assert isinstance(work, Train)
+        try:
+            data, model = self._data(assignment), self._models.read(work.model)
+        except (Exception, SystemExit):
+            return None
         assert data.tensors is not None
-        client = Client(data.tensors, task_seed(assignment.task))
-        return _Member(assignment, self._models.read(work.model), data, client)
+        return _Member(assignment, model, data, Client(data.tensors, task_seed(assignment.task)))
 
     def _check(self, members: Sequence[_Member], updates: Sequence[Update]) -> None:
         """Train one client of some blocks alone, too; raise if that gives something else."""
@@ -142,9 +157,9 @@ class Blocks:
         number = turn % len(members)
         assignment = members[number].assignment
         outcome = self._alone(assignment)
-        if outcome.memory is None and isinstance(outcome.result, Update):
-            if _bits(outcome.result) == _bits(updates[number]):
-                return
+        alone = outcome.result if outcome.memory is None else None
+        if isinstance(alone, Update) and _bits(alone) == _bits(updates[number]):
+            return
         raise NotBatched(
             f"the update of {assignment.task.site} in task {assignment.task.id} has other bits if it is"
             " trained alone; earlier blocks may have been wrong, too: simulate the job with --batched off"

@@ -133,7 +133,7 @@ class _Stacked(torch.autograd.Function):
     """Where `vmap` hands over tensors with one row for each client; gradients are found as usual."""
 
     @staticmethod
-    def forward(rule: Rule, plain: Rule, *tensors: torch.Tensor) -> torch.Tensor:
+    def forward(_rule: Rule, plain: Rule, *tensors: torch.Tensor) -> torch.Tensor:
         """Called if no tensor depends on the client."""
         return plain(tensors)
 
@@ -143,7 +143,7 @@ class _Stacked(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, dims: Sequence[int | None], rule: Rule, plain: Rule, *tensors: torch.Tensor
+        info: Any, dims: Sequence[int | None], rule: Rule, _plain: Rule, *tensors: torch.Tensor
     ) -> tuple[torch.Tensor, int]:
         """Apply the rule."""
         stacked = [
@@ -157,11 +157,11 @@ class _Split(torch.autograd.Function):
     """The rows of a tensor."""
 
     @staticmethod
-    def forward(ctx: Any, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(_ctx: Any, whole: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(aligned(whole).unbind(0))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+    def backward(_ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
         return torch.stack(grads)
 
 
@@ -169,11 +169,11 @@ class _Join(torch.autograd.Function):
     """A tensor of rows."""
 
     @staticmethod
-    def forward(ctx: Any, *rows: torch.Tensor) -> torch.Tensor:
+    def forward(_ctx: Any, *rows: torch.Tensor) -> torch.Tensor:
         return torch.stack(rows)
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(_ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return tuple(aligned(grad).unbind(0))
 
 

@@ -45,16 +45,19 @@ def _obstacles_in_task(task: Task, work: Train) -> Iterator[str]:
         yield "sites evaluate their updates"
 
 
-def obstacle_in_app(app: App, network: object, spec: ModelSpec) -> str:
-    """Return why the clients of an app cannot be trained in blocks at all; empty: they can."""
-    if app.train is not None or not isinstance(network, nn.Module):
+def obstacle_in_app(app: App) -> str:
+    """Return what an app does besides the plain loop; empty: nothing."""
+    if app.train is not None:
         return "the app trains by a function of its own"
-    return next(_obstacles_in_network(app, network, spec), "")
+    return "the app transforms its batches" if app.transform is not None else ""
 
 
-def _obstacles_in_network(app: App, network: nn.Module, spec: ModelSpec) -> Iterator[str]:
-    if app.transform is not None:
-        yield "the app transforms its batches"
+def obstacle_in_network(network: nn.Module, spec: ModelSpec) -> str:
+    """Return why copies of a network cannot be trained in blocks; empty: they can."""
+    return next(_obstacles_in_network(network, spec), "")
+
+
+def _obstacles_in_network(network: nn.Module, spec: ModelSpec) -> Iterator[str]:
     network.train()
     if next(network.buffers(), None) is not None or normalises(network):
         yield "the model has buffers, such as batch norm's statistics, or normalises over batches"

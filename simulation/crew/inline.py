@@ -21,6 +21,7 @@ class Inline(Crew):
         """Keep tasks until somebody asks."""
         for assignment in assignments:
             self._waiting[assignment.task.id] = assignment
+            self._done.pop(assignment.task.id, None)
 
     def outcome(self, task: TaskId) -> Outcome:
         """Do a task, and with it others that are done faster together."""
