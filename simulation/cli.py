@@ -32,6 +32,12 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="Worker processes; 0: this process does everything. The results are the same.",
 )
 @click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Let actors on a Ray cluster do the work: HOST:PORT of its head, or auto for a cluster on this"
+    " machine. --workers says how many (default: one for each CPU). Needs hansa[ray].",
+)
+@click.option(
     "--batched",
     type=click.Choice(["auto", "off"]),
     default="auto",
@@ -81,6 +87,7 @@ def simulate(
     file: Path | None,
     sites: int | None,
     workers: int,
+    ray: str | None,
     batched: str,
     memory: int,
     changes: tuple[str, ...],
@@ -102,7 +109,12 @@ def simulate(
     if table is not None:
         check_table(table)
     wait_without_spinning()
-    options = Options(workers, memory, batched=batched == "auto", replay=replay, job=job)
+    if ray is not None:
+        from hansa.simulation.crew.cluster import require_address, require_ray
+
+        require_address(ray)
+        require_ray()
+    options = Options(workers, ray, memory, batched == "auto", replay, job)
     if job is not None and replay is None:
         raise InvalidInput("--job: it names a job of the journal that --replay names")
     if resume is not None:

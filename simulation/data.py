@@ -43,6 +43,10 @@ class VirtualData(ABC):
     def path(self, site: int) -> Path:
         """Return the file that a site's own functions are told about."""
 
+    @abstractmethod
+    def files(self) -> Sequence[Path]:
+        """Return all files, or folders with files, that the data are read from."""
+
 
 class RowsOfASet(VirtualData):
     """Sites whose data are rows of one set."""
@@ -103,6 +107,11 @@ class RowsOfASet(VirtualData):
         """Return the folder of the set."""
         return self._folder
 
+    def files(self) -> Sequence[Path]:
+        """Return the files of the set and of its division."""
+        divided = (f"{split}{part}" for split in (TRAINING, TEST) for part in ("", "-ends"))
+        return [self._folder / f"{name}.npy" for name in ("x", "y", *divided)]
+
 
 class FileForEach(VirtualData):
     """Sites with a file or folder each, which the app reads."""
@@ -126,3 +135,7 @@ class FileForEach(VirtualData):
     def path(self, site: int) -> Path:
         """Return a site's file."""
         return self._files[site]
+
+    def files(self) -> Sequence[Path]:
+        """Return the sites' files."""
+        return self._files

@@ -104,6 +104,10 @@ class Desk:
         """Give up a training that is paused."""
         self._pauses.forget(task)
 
+    def close(self) -> None:
+        """Give up all trainings that are paused."""
+        self._pauses.close()
+
     def _attempt(self, assignment: Assignment, networks: Networks, report: Report, pulse: Pulse) -> Outcome:
         steps = 0
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from hansa.common.app import App
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.results import Evaluation, Failure
 from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluate, Task, Train
+from hansa.common.values.tasks import Task, Train
 from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
@@ -23,9 +22,10 @@ from hansa.controller.plugin.policies import Policy
 from hansa.controller.work.bench import Bench
 from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
 from hansa.simulation.availability import Availability, Span
-from hansa.simulation.crew.base import Assignment, Crew, Paused, Update
+from hansa.simulation.crew.base import Assignment, Crew, Paused
 from hansa.simulation.daemons import Daemons, Stint
 from hansa.simulation.data import VirtualData
+from hansa.simulation.due import DueTimes
 from hansa.simulation.forecast import Forecast, Known
 from hansa.simulation.memory import SiteMemory
 from hansa.simulation.shell import Shell
@@ -98,6 +98,7 @@ class Driver(Shell):
         self._timing, self._availability = timing, availability
         self._agenda, self._daemons = Agenda[Entry](), Daemons()
         self._downloads, self._forecast = Downloads(), Forecast(app, self.intake.manifest)
+        self._due = DueTimes(timing, self._forecast)
         self._statements: dict[tuple[SiteName, ev.Role], tuple[int, Stated]] = {}
         self._pulses: dict[int, int] = {}  # the last one that each site was told
         # Training whose end depends on what others commit meanwhile is done epoch by epoch.
@@ -245,7 +246,7 @@ class Driver(Shell):
         self._daemons.begin(stint)
         if self._is_listening(task):
             self._listen(stint)
-        self._await(stint)
+        self._enter(stint, *self._due.soonest(stint, self.now))
 
     def _download(self, site: int, task: Task) -> int:
         """Let a site fetch the models of a task; return how long it takes."""
@@ -255,29 +256,6 @@ class Driver(Shell):
         size = self._downloads.fetch(site, role_of(task), manifests, beside)
         self.traffic.down += size
         return self._timing.download(size)
-
-    def _await(self, stint: Stint) -> None:
-        """Put a task on the agenda for the earliest time at which something can come of it."""
-        task, site = stint.task, stint.site
-        soonest = (self._bound(stint), _rank(task))
-        if stint.pulses is not None and isinstance(task.work, Train):
-            same = stint.epoch if task.work.source is None else 0  # all epochs are equally long
-            steps = stint.reached + (same or self._forecast.epoch(site, task.work))
-            epoch_ends = max(stint.began + self._timing.training(site, steps), self.now + 1)
-            soonest = min(soonest, (epoch_ends, Rank.EPOCH))
-        self._enter(stint, *soonest)
-
-    def _bound(self, stint: Stint) -> int:
-        """Return when a site can be done with a task at the earliest, as far as that is known."""
-        site, work, timing = stint.site, stint.task.work, self._timing
-        if isinstance(work, Train):
-            steps = stint.reached or self._forecast.steps(site, work)
-            upload = timing.upload(self._forecast.upload(stint.task))
-            return stint.began + timing.training(site, steps) + upload
-        if isinstance(work, Evaluate):
-            examples = self._forecast.examples(site, work)
-            return stint.began + timing.evaluation(site, examples) + timing.upload(0)
-        return stint.began + 1 + timing.upload(0)
 
     def _enter(self, stint: Stint, at: int, rank: Rank) -> None:
         number = int(stint.task.id.rpartition("-")[2])
@@ -290,7 +268,7 @@ class Driver(Shell):
         if stint.outcome is None:
             stint.outcome = self._outcome(stint.task.id)
             self._forecast.learn(stint.site, stint.task, stint.outcome)
-        exact = self._completion(stint)
+        exact = self._due.exactly(stint)
         if exact > (self.now, rank):
             self._enter(stint, *exact)
         elif isinstance(stint.outcome.result, Paused):
@@ -298,29 +276,13 @@ class Driver(Shell):
         else:
             self._finish(stint)
 
-    def _completion(self, stint: Stint) -> tuple[int, Rank]:
-        """Return when the outcome of a task, which is known, happens."""
-        outcome, site, timing = stint.outcome, stint.site, self._timing
-        assert outcome is not None
-        result, trained = outcome.result, stint.began + timing.training(site, outcome.steps)
-        match result:
-            case Paused():
-                return trained, Rank.EPOCH
-            case Update():
-                return trained + timing.upload(result.nbytes), Rank.UPDATE
-            case Failure():
-                return self._bound(stint), Rank.FAILURE
-            case Evaluation():
-                return stint.began + timing.evaluation(site, result.n) + timing.upload(0), Rank.REPORT
-        return self._bound(stint), Rank.REPORT
-
     def _end_epoch(self, stint: Stint) -> None:
         """Let training that listens go on, with what is known at the end of its epoch."""
         assert stint.outcome is not None
         stint.reached, stint.outcome = stint.outcome.steps, None
         stint.epoch = stint.epoch or stint.reached
         self._listen(stint)
-        self._await(stint)
+        self._enter(stint, *self._due.soonest(stint, self.now))
 
     def _listen(self, stint: Stint) -> None:
         """Have an epoch of training done, or its end, with the newest pulse."""
@@ -335,7 +297,3 @@ class Driver(Shell):
         if following is not None:
             self._begin(following)
         self._take(task, outcome, seconds(self._timing.training(stint.site, outcome.steps)))
-
-
-def _rank(task: Task) -> Rank:
-    return Rank.UPDATE if task.work.kind in ("init", "train") else Rank.REPORT

@@ -119,6 +119,11 @@ class Pauses:
             training.give_up()
             self._spare.append(networks)
 
+    def close(self) -> None:
+        """Give up all trainings."""
+        for task in list(self._waiting):
+            self.forget(task)
+
     def _begin(self, assignment: Assignment) -> tuple[PausedTraining, Networks]:
         networks = self._spare.pop() if self._spare else Networks("cpu")
         return PausedTraining(lambda *ways: self._train(assignment, networks, *ways)), networks

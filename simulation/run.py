@@ -27,6 +27,7 @@ from hansa.simulation.availability import Availability, availability_of
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.blocks import received
 from hansa.simulation.crew.inline import Inline
+from hansa.simulation.crew.ray import ray_crew
 from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
@@ -99,19 +100,24 @@ class Simulation:
             self.driver = Replay(*parts, recording, changed)
         else:
             self.driver = driver = Driver(*parts, prepared.app, *self._clock(), changed)
-            self._enrol_sites(driver)
         self.driver.memories = Memories(options.memory // 4, folder / "spilled-memory")
         self.driver.tick = self._tick
         self.saves = Saves(folder, self.machine, self.store, driver.saved if driver else lambda: None)
-        if driver and saved:
-            restore(folder, saved, self.machine, self.store)
-            driver.restore(received(saved.driver))
-            self.saves.go_on(saved)
-            return
-        if not recording:  # which is quick to begin again
-            source = source_of(self.spec.app).digest
-            self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
-        self.driver.begin(first)
+        try:
+            if driver:
+                self._enrol_sites(driver)
+            if driver and saved:
+                restore(folder, saved, self.machine, self.store)
+                driver.restore(received(saved.driver))
+                self.saves.go_on(saved)
+                return
+            if not recording:  # which is quick to begin again
+                source = source_of(self.spec.app).digest
+                self.saves.begin(Beginning(FORMAT, prepared.spec, spec, job, data, source))
+            self.driver.begin(first)
+        except BaseException:
+            self.close()
+            raise
 
     def _clock(self) -> tuple[Timing, Availability]:
         names, seed = self._prepared.data.names, self.spec.seed
@@ -119,6 +125,8 @@ class Simulation:
 
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
+        if options.ray is not None:
+            return ray_crew(options.ray, options.workers, ref, data, self.store, options.batched)
         if options.workers:
             return Workers(options.workers, ref, data, self.store, options.batched)
         return Inline(Desk(ref, data, self._models, options.batched))
@@ -225,10 +233,17 @@ def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] 
 
 
 def simulate(
-    spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0, batched: bool = True
+    spec: JobSpec,
+    folder: Path,
+    *,
+    sites: int | None = None,
+    workers: int = 0,
+    ray: str | None = None,
+    batched: bool = True,
 ) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    simulation = Simulation(prepare(spec, sites, folder), folder, Options(workers, batched=batched))
+    options = Options(workers, ray, batched=batched)
+    simulation = Simulation(prepare(spec, sites, folder), folder, options)
     simulation.run()
-    return simulation.keep_results(str(workers))
+    return simulation.keep_results(str(options))

@@ -105,7 +105,7 @@ async def _run_and_show(make: Make, folder: Path, quiet: bool, options: Options)
             showing.cancel()
         simulation = await working
         await showing
-    view = simulation.keep_results(str(options.workers))
+    view = simulation.keep_results(str(options))
     if not quiet:
         warn(view)
         _print_summary(view, folder, simulation, simulation.saves.seconds)
@@ -158,9 +158,10 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
             click.echo(f"`hansa simulate --resume {where}` goes on with it", err=True)
         return
     updates = sum(len(entry.updates) for entry in view.history)
+    clock = "when it was deployed" if simulation.recording else "in virtual time"
     click.echo(
         f"Done: {counted(view.rounds, view.unit)} of {counted(len(simulation.driver.sites), 'virtual site')}"
-        f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s in virtual time."
+        f" in {wall:.1f} s ({updates / wall:,.0f} updates/s); {view.seconds:,.1f} s {clock}."
     )
     click.echo(f"  result   {quality(view, simulation.split)}")
     if view.test:

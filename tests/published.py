@@ -45,6 +45,20 @@ def write_hospitals(root: Path, rows: int = 10) -> None:
         (folder / f"processed.{name}.data").write_text("\n".join(lines) + "\n")
 
 
+def write_covertype(folder: Path, rows: int = 300) -> None:
+    """Write a set like Covertype: 35 soils and two classes, the first of which grows on high places."""
+    rng = np.random.default_rng(1)
+    folder.mkdir(parents=True)
+    numeric = rng.integers(0, 3000, (10, rows)).astype(np.int16)
+    np.savez(
+        folder / "covertype.npz",
+        numeric=numeric,
+        wilderness=np.arange(rows, dtype=np.uint8) % 4,
+        soil=np.arange(rows, dtype=np.uint8) % 35,
+        y=np.where(numeric[0] > 1500, 1, 2).astype(np.uint8),
+    )
+
+
 def write_cifar(folder: Path, train: int = 100, test: int = 40) -> None:
     """Write a set like CIFAR-10 in binary batches: noise with a bright coloured bar for the class."""
     rng = np.random.default_rng(1)

@@ -98,6 +98,9 @@ class Intake:
         runner = self._jobs.runner(job_of(task_id))
         upload = self._uploads.get(task_id)
         if upload is None or upload.task.site != site:
+            receipt = runner.receipt(task_id, site)
+            if receipt:  # an older connection has brought the last frames since the offer
+                return receipt
             runner.open_task(task_id, site)  # if it ended between offer and upload, that is the reason
             # It was never offered, or the controller has been restarted since.
             raise Unoffered(f"task {task_id}: offer the update before uploading it")

@@ -1,4 +1,4 @@
-"""The two networks of the RADFed paper: two hidden layers, of 64 for forests and of 200 for digits."""
+"""The networks of the RADFed paper: two hidden layers of 64 for forests, and of 200 for digits."""
 
 from torch import nn
 

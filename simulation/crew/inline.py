@@ -45,3 +45,4 @@ class Inline(Crew):
         """Forget all tasks."""
         self._waiting.clear()
         self._done.clear()
+        self._desk.close()

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from hansa.common.torch.threads import threads
-from hansa.common.values.views import JobView
 from tests.golden import files, jobs
-from tests.golden.fleet import FIXED, LIGHT, SITES, TORCH, finished, run, running, usual_job, version_of
-from tests.simulated import simulation
+from tests.golden.fleet import FIXED, LIGHT, TORCH, finished, run, running, usual_job
+from tests.golden_simulated import golden, simulate
 
 GROUPS = {"portable": jobs.PORTABLE, "machine": jobs.MACHINE}
 FAMILIES = [
@@ -18,18 +17,6 @@ FAMILIES = [
     for name, (app, _) in families.items()
     if app != LIGHT  # its sites are no apps
 ]
-
-
-def simulate(folder: Path, job: dict[str, Any], app: str) -> JobView:
-    """Simulate a job with the sites of a golden run."""
-    return simulation(folder, {"validation": {"fraction": 0.25}} | job, app, SITES).run()
-
-
-def simulated(folder: Path, job: dict[str, Any], app: str) -> dict[str, Any]:
-    """Return what golden values have of a simulated job."""
-    view = simulate(folder, job, app)
-    outcome = {"status": view.status, "versions": [version_of(entry) for entry in view.history]}
-    return outcome if view.status == "completed" else outcome | {"reason": view.reason}
 
 
 @pytest.mark.parametrize(("group", "family"), FAMILIES)
@@ -42,7 +29,7 @@ async def test_every_version_is_that_of_a_deployment(group: str, family: str, tm
         )
     now = {}
     for number, (name, job) in enumerate(members.items()):
-        now[name] = files.plain(simulated(tmp_path / str(number), job, app))
+        now[name] = files.plain(golden(simulate(tmp_path / str(number), job, app)))
     assert not files.differences(files.plain(real), now)
 
 

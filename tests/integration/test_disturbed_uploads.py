@@ -177,6 +177,13 @@ async def test_a_frame_of_another_size_is_quarantined(scene: Scene, at: int) -> 
     await quarantined(scene, manifest, wrong, f"frame {at} has")
 
 
+async def test_an_upload_that_is_committed_since_its_offer_gets_the_receipt(scene: Scene) -> None:
+    manifest, frames = update()
+    await scene.offer(manifest)
+    receipt = await scene.upload(frames)
+    assert await scene.upload([], start=FRAMES) == receipt
+
+
 @pytest.mark.parametrize("cut_at", [0, 1, 4, 5, FRAMES - 1, FRAMES])
 async def test_an_upload_that_breaks_anywhere_is_resumed_and_the_model_is_the_same(
     scene: Scene, cut_at: int

@@ -92,3 +92,27 @@ def test_training_that_listens_begins_again_elsewhere_when_its_worker_dies(tmp_p
     killing = simulated(tmp_path / "killing", JOBS["adaptive"], 2, app=f"{tmp_path / 'app.py'}:app")
     assert (tmp_path / "killed").exists()
     assert history(killing) == history(simulated(tmp_path / "alone", JOBS["adaptive"], 0))
+
+
+CHANCE = """
+import random
+from dataclasses import replace
+import numpy as np
+from torch import nn
+from tests.golden.apps import pytorch
+
+def model():
+    return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Tanh(), nn.Linear(8, 3))
+
+def transform(x):
+    return x + 0.1 * np.random.rand() + 0.1 * random.random()
+
+app = replace(pytorch.app, model=model, transform=transform)
+"""
+
+
+def test_trainings_that_wait_do_not_share_chance_with_those_that_go_on(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(CHANCE)
+    app = f"{tmp_path / 'app.py'}:app"
+    alone = history(simulated(tmp_path / "alone", JOBS["adaptive"], 0, app))
+    assert history(simulated(tmp_path / "others", JOBS["adaptive"], 3, app)) == alone

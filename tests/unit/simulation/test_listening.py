@@ -4,6 +4,7 @@ An epoch has 4 steps and takes 100 ms times the site's factor, after 10 ms for t
 trained enough, its update arrives 50 ms later.
 """
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,11 @@ def test_sites_hear_what_was_committed_by_the_end_of_each_epoch(tmp_path: Path) 
         (1120, "b", [48]),
     ]
     assert [entry.updates[0].steps for entry in view.history[1:]] == [16, 16, 16, 4, 12, 4]
+
+
+def test_no_training_is_left_waiting_when_the_job_has_ended(tmp_path: Path) -> None:
+    run(tmp_path, (1, 2, 9), updates=2, enough=48)
+    assert not [thread for thread in threading.enumerate() if thread.name == "paused-training"]
 
 
 def test_an_update_that_arrives_at_the_very_end_of_an_epoch_is_not_heard_of(tmp_path: Path) -> None:
