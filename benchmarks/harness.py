@@ -36,11 +36,11 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def memory_of(pid: int) -> dict[str, float]:
-    """Return the memory of a process in MiB, as the kernel reports it: peak and current."""
+def memory_of(pid: int | str) -> dict[str, float]:
+    """Return the memory of a process in MiB, as the kernel reports it: peak and current; 0 if it has ended."""
     fields = dict(line.split(":", 1) for line in _lines(f"/proc/{pid}/status"))
     names = {"peak": "VmHWM", "now": "VmRSS", "anonymous": "RssAnon"}
-    return {name: round(int(fields[field].split()[0]) / 1024, 1) for name, field in names.items()}
+    return {name: round(int(fields.get(field, "0").split()[0]) / 1024, 1) for name, field in names.items()}
 
 
 def end_in_order() -> None:

@@ -1,9 +1,9 @@
-"""Other frameworks doing the same idle rounds on this machine, each in a virtual environment of its own.
+"""Other frameworks doing the same work on this machine, each in a virtual environment of its own.
 
 Optional and never part of CI: it needs a package index. Flower runs on its simulation engine
-(`run_simulation`, Ray actors), NVFLARE in its simulator with as many threads as sites. Both are the projects'
-own ways to run a whole federation on one machine. They are not their deployments (SuperLink and
-SuperNodes, POC mode), whose figures differ.
+(`run_simulation`, Ray actors), NVFLARE in its simulator with as many threads as sites, pfl in its simulated
+backend. These are the projects' own ways to run a whole federation on one machine. They are not deployments
+(SuperLink and SuperNodes, POC mode), whose figures differ.
 """
 
 import json
@@ -13,42 +13,69 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).parent / "peers"
-PEERS = {
-    "flower": ("flwr", "flwr[simulation]", "flower_app.py"),
-    "nvflare": ("nvflare", "nvflare", "nvflare_job.py"),
+PEERS = {  # by name: the package, and what to install
+    "flower": ("flwr", "flwr[simulation]"),
+    "nvflare": ("nvflare", "nvflare"),
+    "pfl": ("pfl", "pfl"),
 }
+IDLE = {"flower": "flower_app.py", "nvflare": "nvflare_job.py"}  # scripts of rounds without training
 PATIENCE = 900  # seconds for a run
 
 
-def run_peer(name: str, sites: int, parameters: int, rounds: int) -> dict[str, Any]:
-    """Install a peer, run it once and return the seconds of its rounds."""
-    package, wanted, script = PEERS[name]
+@dataclass(frozen=True)
+class Peer:
+    """Another framework that is installed."""
+
+    name: str
+    version: str
+    python: Path
+
+    def run(self, script: str, *arguments: object, launcher: Sequence[str] = ()) -> Any:
+        """Run a script of `peers/` and return the JSON in the last line of its output."""
+        with tempfile.TemporaryDirectory(prefix="hansa-peer-", ignore_cleanup_errors=True) as folder:
+            work = Path(folder)
+            shutil.copytree(SCRIPTS, work / "scripts")
+            words = [str(self.python), *launcher, str(work / "scripts" / script), *map(str, arguments)]
+            return json.loads(_output(words, work).splitlines()[-1])
+
+
+@contextmanager
+def installed(name: str, *more: str) -> Iterator[Peer]:
+    """Install a peer, and more packages beside it, for as long as it is needed."""
+    package, wanted = PEERS[name]
     with tempfile.TemporaryDirectory(prefix="hansa-peer-", ignore_cleanup_errors=True) as folder:
         home = os.environ.get(f"HANSA_PEER_{name.upper()}")  # an environment that has it already
         python = Path(home or folder) / "bin" / "python"
         if not home:
             subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-            subprocess.run([python, "-m", "pip", "install", "--quiet", wanted], check=True)
+            subprocess.run([python, "-m", "pip", "install", "--quiet", wanted, *more], check=True)
         asking = f"from importlib.metadata import version; print(version({package!r}))"
-        version = subprocess.run(
-            [python, "-c", asking], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        work = Path(folder) / "work"
-        work.mkdir()
-        shutil.copytree(SCRIPTS, work / "scripts")
-        arguments = [str(value) for value in (python, work / "scripts" / script, sites, parameters, rounds)]
-        moments = json.loads(_output(arguments, work).splitlines()[-1])
-    return {"peer": name, "version": version, "seconds": [b - a for a, b in pairwise(moments)]}
+        version = subprocess.run([python, "-c", asking], check=True, capture_output=True, text=True)
+        yield Peer(name, version.stdout.strip(), python)
+
+
+def run_peer(name: str, sites: int, parameters: int, rounds: int) -> dict[str, Any]:
+    """Install a peer, run rounds without training once and return their seconds."""
+    with installed(name) as peer:
+        moments = peer.run(IDLE[name], sites, parameters, rounds)
+    return {"peer": name, "version": peer.version, "seconds": [b - a for a, b in pairwise(moments)]}
 
 
 def _output(arguments: list[str], folder: Path) -> str:
     """Run a command in a session of its own and return its output; end what it leaves behind."""
-    quiet = os.environ | {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "HOME": str(folder)}
+    quiet = os.environ | {
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "HOME": str(folder),
+    }
     with (folder / "errors").open("w+") as errors:
         process = subprocess.Popen(
             arguments,

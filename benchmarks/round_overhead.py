@@ -12,7 +12,7 @@ from bare_grpc import BareGrpc
 from blake3 import blake3
 from federation import Federation, round_seconds
 from harness import end_in_order, machine, print_table, save, verdict
-from peer import PEERS, run_peer
+from peer import IDLE, run_peer
 
 from hansa.common.models.frames import Layout
 from hansa.common.models.model import ModelSpec
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--sites", type=int, default=8)
     parser.add_argument("--store", choices=("disk", "memory"), default="disk")
     parser.add_argument(
-        "--peer", action="append", choices=sorted(PEERS), default=[], help="also install and run it"
+        "--peer", action="append", choices=sorted(IDLE), default=[], help="also install and run it"
     )
     parser.add_argument("--name", default="round_overhead", help="the results' file name below results/")
     options = parser.parse_args()

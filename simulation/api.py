@@ -68,12 +68,14 @@ def simulate(
     set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
     workers: int = 0,
     ray: str | None = None,
+    batched: bool = True,
     out: str | Path | None = None,
 ) -> Simulated:
     """Simulate a job file, like `hansa simulate`; `set` changes fields by dotted path.
 
     With `workers`, call it below `if __name__ == "__main__":`, because they import the script again. `ray` is
-    HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine.
+    HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine. Unless `batched` is False, small
+    clients are trained in blocks where that gives the same bits.
     """
     file = Path(job)
     changes = [f"{name}={json.dumps(value)}" for name, value in (set or {}).items()]  # JSON is YAML
@@ -81,4 +83,5 @@ def simulate(
     folder = (Path(out) if out else new_folder(spec.name)).absolute()
     require_new(folder)
     require_fitting_layers(spec, file)
-    return Simulated(run(located(spec, file), folder, sites=sites, workers=workers, ray=ray), folder)
+    view = run(located(spec, file), folder, sites=sites, workers=workers, ray=ray, batched=batched)
+    return Simulated(view, folder)

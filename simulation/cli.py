@@ -38,6 +38,13 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     " machine. --workers says how many (default: one for each CPU). Needs hansa[ray].",
 )
 @click.option(
+    "--batched",
+    type=click.Choice(["auto", "off"]),
+    default="auto",
+    show_default=True,
+    help="Train small clients in blocks, wherever that gives the same bits, or always one by one.",
+)
+@click.option(
     "--memory",
     type=Size(least=16 << 20),
     default="4GiB",
@@ -81,6 +88,7 @@ def simulate(
     sites: int | None,
     workers: int,
     ray: str | None,
+    batched: str,
     memory: int,
     changes: tuple[str, ...],
     out: Path | None,
@@ -105,7 +113,9 @@ def simulate(
         from hansa.simulation.crew.cluster import require_ray
 
         require_ray(ray)
-    options = Options(workers=workers, ray=ray, memory=memory, replay=replay, job=job)
+    options = Options(
+        workers=workers, ray=ray, memory=memory, batched=batched == "auto", replay=replay, job=job
+    )
     if job is not None and replay is None:
         raise InvalidInput("--job: it names a job of the journal that --replay names")
     if resume is not None:

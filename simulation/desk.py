@@ -1,7 +1,7 @@
 """Where one process does the tasks of virtual sites, one after another, as their daemons would."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from threading import Event
 from typing import TypeVar
@@ -21,8 +21,10 @@ from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Progress, UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.evaluator.measurer import Measurer, PreparedData
-from hansa.learner.jobs import Parts
+from hansa.learner.jobs import Parts, SplitData
 from hansa.learner.trainer import Trainer
+from hansa.simulation.batched.agreement import LEAST
+from hansa.simulation.batched.blocks import Blocks
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
 from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
@@ -68,9 +70,12 @@ class _Site:
 class Desk:
     """Does tasks. All sites share the job's network; whatever else belongs to a site is its own."""
 
-    def __init__(self, ref: str, data: VirtualData, models: Models) -> None:
+    def __init__(self, ref: str, data: VirtualData, models: Models, batched: bool = True) -> None:
+        """If it is `batched`, small clients are trained together where that gives the same bits."""
         self._app, self._data, self._models = load_app(ref), data, models
         self._networks = Networks("cpu")
+        blocks = Blocks(self._app, self._networks, models, self._training_data, self.do)
+        self._blocks = blocks if batched and len(data.names) >= LEAST else None
         self._parts: OrderedDict[int, Parts] = OrderedDict()
         self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
         self._pauses = Pauses(self._attempt)
@@ -80,6 +85,20 @@ class Desk:
         if assignment.pulses is not None:
             return self._pauses.go_on(assignment)
         return self._attempt(assignment, self._networks, lambda _: None, lambda: None)
+
+    def do_all(self, assignments: Sequence[Assignment]) -> list[Outcome]:
+        """Do some tasks, small ones together where that gives the same bits."""
+        if self._blocks is None:
+            return [self.do(assignment) for assignment in assignments]
+        together = self._blocks.do(assignments)
+        outcomes = [together.get(each.task.id) or self.do(each) for each in assignments]
+        if outcomes and (remarks := self._blocks.remarks()):
+            outcomes[0] = replace(outcomes[0], remarks=remarks)
+        return outcomes
+
+    def takes_together(self, assignment: Assignment) -> bool:
+        """Whether a task may be done faster together with others."""
+        return self._blocks is not None and self._blocks.takes(assignment)
 
     def forget(self, task: TaskId) -> None:
         """Give up a training that is paused."""
@@ -116,9 +135,7 @@ class Desk:
             measurer = Measurer(site, site, networks, _recalled(self._prepared, number, PreparedData))
             _, arrays = self._fetch(task.work.model, task.work.base)
             return Outcome(measurer.evaluate(app, task, arrays))
-        site = _Site(app, self._data, number, TRAINING, files)
-        parts = _recalled(self._parts, number, Parts)
-        trainer = Trainer(site, site, lambda _: pulse(), shared=networks, parts=parts)
+        trainer = self._trainer(number, files, networks, pulse)
         trainer.jobs.put_memory(task.job, memory.optimizer)
         match task.work:
             case Survey() as work:
@@ -131,6 +148,15 @@ class Desk:
             case Train() as work:
                 update = self._train(trainer, task, work, report)
                 return Outcome(update, memory_after(trainer, files, task.job))
+
+    def _trainer(self, number: int, files: MemoryFiles, networks: Networks, pulse: Pulse) -> Trainer:
+        site = _Site(self._app, self._data, number, TRAINING, files)
+        parts = _recalled(self._parts, number, Parts)
+        return Trainer(site, site, lambda _: pulse(), shared=networks, parts=parts)
+
+    def _training_data(self, assignment: Assignment) -> SplitData:
+        trainer = self._trainer(assignment.site, MemoryFiles(), self._networks, lambda: None)
+        return trainer.jobs.data(self._app, assignment.task)[0]
 
     def _train(self, trainer: Trainer, task: Task, work: Train, report: Report) -> Update:
         beside = [each.name for each in work.auxiliary if each.down and not each.reset]

@@ -12,6 +12,7 @@ class Options:
     ray: str | None = None  # the address of a Ray cluster, or "auto" for one on this machine
     # Bytes of models and of what sites remember; what exceeds them is on the disk.
     memory: int = 4 << 30
+    batched: bool = True  # small clients are trained in blocks where that gives the same bits
     replay: Path | None = None  # where the journal of a deployed job is, in whose order things happen
     job: str | None = None  # which job of that journal
 

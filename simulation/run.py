@@ -89,6 +89,7 @@ class Simulation:
         self.machine = Machine(job, recording.spec if recording else told, rule, at)
         self._prepared, self._models = prepared, StoredModels(self.store)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="arithmetic")
+        self._batched = options.batched
         self._crew = self._make_crew(options)
         bench = Bench(job, rule, self.store, self._pool, MEMORY)
         self.stopping = False  # whether somebody wants it to end early
@@ -125,10 +126,10 @@ class Simulation:
     def _make_crew(self, options: Options) -> Crew:
         ref, data = self.spec.app, self._prepared.data
         if options.ray is not None:
-            return ray_crew(options.ray, options.workers, ref, data, self.store)
+            return ray_crew(options.ray, options.workers, ref, data, self.store, options.batched)
         if options.workers:
-            return Workers(options.workers, ref, data, self.store)
-        return Inline(Desk(ref, data, self._models))
+            return Workers(options.workers, ref, data, self.store, options.batched)
+        return Inline(Desk(ref, data, self._models, options.batched))
 
     def _enrol_sites(self, driver: Driver) -> None:
         app, data, roles = self._prepared.app, self._prepared.data, self._prepared.roles
@@ -211,6 +212,8 @@ class Simulation:
             "sites": len(self._prepared.data.names),
             "workers": workers,
             "wall_seconds": round(self.saves.seconds, 3),
+            "batched": "auto" if self._batched else "off",
+            "remarks": self.driver.remarks,
         }
         if self.recording:
             about["replay"] = {"job": self.machine.job, "difference": self.difference}
@@ -230,11 +233,17 @@ def resumed(folder: Path, options: Options = USUAL, changed: Callable[[], None] 
 
 
 def simulate(
-    spec: JobSpec, folder: Path, *, sites: int | None = None, workers: int = 0, ray: str | None = None
+    spec: JobSpec,
+    folder: Path,
+    *,
+    sites: int | None = None,
+    workers: int = 0,
+    ray: str | None = None,
+    batched: bool = True,
 ) -> JobView:
     """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    options = Options(workers, ray)
+    options = Options(workers, ray, batched=batched)
     simulation = Simulation(prepare(spec, sites, folder), folder, options)
     simulation.run()
     return simulation.keep_results(str(options))

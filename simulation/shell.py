@@ -47,6 +47,7 @@ class Shell(ABC):
         self.memories = Memories()
         self._submitted: set[TaskId] = set()  # tasks whose outcome the crew has
         self._assigned: dict[TaskId, Assignment] = {}  # tasks whose outcome the job has not been told
+        self.remarks: list[str] = []  # on how tasks are done
         self.tick: Callable[[], None] = lambda: None  # called between two events
 
     @property
@@ -156,6 +157,7 @@ class Shell(ABC):
     def _outcome(self, task: TaskId) -> Outcome:
         """Wait for the outcome of a task."""
         outcome = self._crew.outcome(task)
+        self.remarks += [remark for remark in outcome.remarks if remark not in self.remarks]
         self._submitted.discard(task)
         return outcome
 

@@ -166,6 +166,8 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
     click.echo(f"  result   {quality(view, simulation.split)}")
     if view.test:
         click.echo(f"  test     {quality_at_test_sites(view.test)}")
+    for remark in simulation.driver.remarks:
+        click.echo(f"  training {remark}")
     click.echo(f"  traffic  {amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back")
     if simulation.recording and not simulation.difference:
         click.echo(f"  replay   every version is that of job {view.job}, bit for bit")

@@ -27,3 +27,19 @@ def home(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) 
         if pytestconfig.cache:  # matplotlib lists the fonts of a new home for seconds
             patch.setenv("MPLCONFIGDIR", str(pytestconfig.cache.mkdir("matplotlib")))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread modules that start processes among those that do not.
+
+    Every worker of pytest-xdist begins with neighbouring tests. If all slow ones were neighbours, some cores
+    would have nothing to do in the end.
+    """
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
+    quick, slow = [], []
+    for name, tests in modules.items():
+        (quick if name.startswith("tests/unit/") else slow).append(tests)
+    places = [(index / len(group), tests) for group in (slow, quick) for index, tests in enumerate(group)]
+    items[:] = [item for _, tests in sorted(places, key=lambda place: place[0]) for item in tests]

@@ -1,6 +1,6 @@
 """The training loop: plain PyTorch on tensors in memory, as lean as a hand-written loop."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,12 +103,12 @@ def train(
             losses.append(loss.detach())  # summed up later, so that nothing holds up the next batch
             sizes.append(len(rows))
             if len(sizes) == HELD:
-                total, seen = total + _summed(losses, sizes), seen + sum(sizes)
+                total, seen = total + summed(_numbers(losses), sizes), seen + sum(sizes)
                 losses, sizes = [], []
             course.steps += 1
             if course.steps == work.steps:
                 break
-        total, seen = total + _summed(losses, sizes), seen + sum(sizes)
+        total, seen = total + summed(_numbers(losses), sizes), seen + sum(sizes)
         used += seen
         mean = total / seen if seen else float("nan")
         progress(course.epoch, course.steps, mean)
@@ -121,11 +121,15 @@ def train(
     return Trained(course.steps, used, used / len(data) if len(data) else 0.0, mean)
 
 
-def _summed(losses: list[torch.Tensor], sizes: list[int]) -> float:
-    """Return the sum of losses over examples."""
+def _numbers(losses: list[torch.Tensor]) -> list[float]:
+    return torch.stack(losses).tolist() if losses else []
+
+
+def summed(losses: Sequence[float], sizes: Sequence[int]) -> float:
+    """Return the sum of the batches' losses over their examples."""
     if len(losses) == 1:  # the same number, with fewer operations: small sites have one batch in an epoch
-        return float(losses[0]) * sizes[0]
-    return float(torch.stack(losses).double().cpu() @ torch.tensor(sizes).double()) if losses else 0.0
+        return losses[0] * sizes[0]
+    return float(torch.tensor(losses, dtype=torch.float64) @ torch.tensor(sizes).double()) if losses else 0.0
 
 
 def _epoch(

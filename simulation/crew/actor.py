@@ -27,6 +27,7 @@ class Opening:
 
     ref: str
     data: VirtualData
+    batched: bool
     folder: str
     software: dict[str, str]
     digests: tuple[bytes, ...]
@@ -46,7 +47,7 @@ class Performer:
         if problem:
             raise Refused(problem)
         self._get, self._models = get, BlockModels()
-        self._desk = Desk(wanted.ref, wanted.data, self._models)
+        self._desk = Desk(wanted.ref, wanted.data, self._models, wanted.batched)
 
     def do(self, packed: bytes, models: Mapping[ModelKey, Any]) -> list[Any]:
         """Do a block; return its outcomes without the payloads of updates, and the payloads."""
@@ -54,7 +55,7 @@ class Performer:
         self._models.take(models, partial(self._fetch, models))
         for task in block.over:
             self._desk.forget(task)
-        outcomes = [self._desk.do(assignment) for assignment in block.assignments]
+        outcomes = self._desk.do_all(block.assignments)
         payloads = [each.result.payload for each in outcomes if isinstance(each.result, Update)]
         return [sent([_without_payload(each) for each in outcomes]), *payloads]
 

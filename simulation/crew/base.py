@@ -60,6 +60,7 @@ class Outcome:
     memory: SiteMemory | None = None  # what the site remembers after training
     steps: int = 0  # of the optimizer so far, with those for the site's own tensors
     examples: int = 0  # that the site trains on; 0 if the data could not be read
+    remarks: tuple[str, ...] = ()  # on how tasks are done, not on this one
 
 
 @dataclass(frozen=True)

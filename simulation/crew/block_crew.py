@@ -17,7 +17,9 @@ from hansa.simulation.store import SharedStore
 
 log = logging.getLogger(__name__)
 
-BLOCK = 50  # tasks of a block, at most
+BLOCK = 64  # tasks of a block, at most
+TOGETHER = 32  # of quick tasks at least: small clients are trained together
+QUICK = 0.002  # seconds of training
 AHEAD = 2  # blocks that a worker has at a time: it must not wait for the driver
 DEATHS = 2  # workers that may die of a task before the task counts as failed
 STARTS = 3  # workers that may die one after another before any of them is ready
@@ -55,6 +57,7 @@ class BlockCrew(Crew, Generic[W]):
         self._deaths: Counter[TaskId] = Counter()
         self._numbers = 0
         self._false_starts = 0
+        self._quick = False  # whether the tasks of the last block were
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         """Queue tasks; they are handed out when somebody waits for an outcome.
@@ -118,7 +121,7 @@ class BlockCrew(Crew, Generic[W]):
             for worker in self.workers:
                 waiting = worker.queue or self._alone or self._queue
                 if worker.ready and len(worker.blocks) < AHEAD and waiting:
-                    self._hand(worker, max(1, min(BLOCK, size)))
+                    self._hand(worker, max(TOGETHER if self._quick else 1, min(BLOCK, size)))
 
     def _hand(self, worker: W, size: int) -> None:
         queue = worker.queue or self._alone or self._queue
@@ -141,6 +144,8 @@ class BlockCrew(Crew, Generic[W]):
     def enter(self, worker: W, number: int, outcomes: Sequence[Outcome]) -> None:
         """Take the outcomes of a block."""
         block = worker.blocks.pop(number)
+        updates = [outcome.result for outcome in outcomes if isinstance(outcome.result, Update)]
+        self._quick = bool(updates) and all(update.facts.seconds < QUICK for update in updates)
         for assignment, outcome, slot in zip(block.assignments, outcomes, block.slots, strict=True):
             result, task = outcome.result, assignment.task.id
             used = isinstance(result, Update) and result.payload == slot

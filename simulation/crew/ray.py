@@ -25,11 +25,13 @@ PATIENCE = 120  # seconds until the first actor must be ready
 LOW_MEMORY = "running low on memory"  # Ray's words
 
 
-def ray_crew(address: str, count: int, ref: str, data: VirtualData, store: SharedStore) -> "RayCrew":
+def ray_crew(
+    address: str, count: int, ref: str, data: VirtualData, store: SharedStore, batched: bool = True
+) -> "RayCrew":
     """Return a crew of actors on the cluster at an address, or on a cluster of our own ("auto")."""
     cluster = Cluster(address, count or len(os.sched_getaffinity(0)))
     try:
-        return RayCrew(cluster, count, ref, data, store)
+        return RayCrew(cluster, count, ref, data, store, batched)
     except BaseException:
         cluster.close()
         raise
@@ -50,10 +52,18 @@ class RayCrew(BlockCrew[_Actor]):
 
     noun = "actors"
 
-    def __init__(self, cluster: Cluster, count: int, ref: str, data: VirtualData, store: SharedStore) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        count: int,
+        ref: str,
+        data: VirtualData,
+        store: SharedStore,
+        batched: bool = True,
+    ) -> None:
         super().__init__(store)
         self._cluster, self._ray = cluster, cluster.ray
-        opening = Opening(ref, data, str(Path.cwd()), software(ref), digests_of(data))
+        opening = Opening(ref, data, batched, str(Path.cwd()), software(ref), digests_of(data))
         self._opening = self._ray.put(sent(opening))
         self._class = self._ray.remote(_actor_class())
         self._models: dict[ModelKey, Any] = {}

@@ -39,8 +39,8 @@ def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:
         for task in block.over:
             desk.forget(task)
         outcomes = tuple(
-            placed(desk.do(assignment), slot, view)
-            for assignment, slot in zip(block.assignments, block.slots, strict=True)
+            placed(outcome, slot, view)
+            for outcome, slot in zip(desk.do_all(block.assignments), block.slots, strict=True)
         )
         pipe.send_bytes(sent(Done(block.number, outcomes)))
 

@@ -40,12 +40,14 @@ class Workers(BlockCrew[_Process]):
 
     noun = "worker processes"
 
-    def __init__(self, count: int, ref: str, data: VirtualData, store: SharedStore) -> None:
+    def __init__(
+        self, count: int, ref: str, data: VirtualData, store: SharedStore, batched: bool = True
+    ) -> None:
         super().__init__(store)
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # It must be pickled once only: the data know their files, which may be a long list.
-        self._make = sent(partial(Desk, ref, data))
+        self._make = sent(partial(Desk, ref, data, batched=batched))
         self._sizes = UpdateSizes()
         self.workers = [self.start() for _ in range(count)]
 

@@ -21,6 +21,7 @@ def build():
     )
 
 app = App(model=build, classes=10)
+small = App(model=lambda: nn.Linear(64, 10), classes=10)
 """
 JOB: dict[str, Any] = {
     "name": "small",
@@ -76,6 +77,17 @@ def test_a_table_has_a_row_for_each_version(folder: Path) -> None:
     assert [row["digest"] for row in rows] == digests(folder / "o")
     assert json.loads(done.stdout)["status"] == "completed"
     assert float(rows[-1]["accuracy"]) == report_of(folder / "o")["history"][-1]["metrics"]["accuracy"]
+
+
+def test_small_clients_have_the_same_models_with_and_without_blocks_and_workers(folder: Path) -> None:
+    plain = ("--set", "app=app.py:small", "--set", "train={batch_size: 4}", "--sites", "40")
+    for out, words in {"together": ("--workers", "2"), "alone": ("--batched", "off")}.items():
+        done = hansa("simulate", "job.yaml", *plain, *words, "--out", out, cwd=folder, timeout=120)
+        assert done.returncode == 0, done.stderr
+    assert digests(folder / "together") == digests(folder / "alone")
+    said = report_of(folder / "together")["simulation"], report_of(folder / "alone")["simulation"]
+    assert [each["batched"] for each in said] == ["auto", "off"]
+    assert said[1]["remarks"] == []
 
 
 @pytest.mark.parametrize(
