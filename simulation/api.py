@@ -74,8 +74,8 @@ def simulate(
     """Simulate a job file, like `hansa simulate`; `set` changes fields by dotted path.
 
     With `workers`, call it below `if __name__ == "__main__":`, because they import the script again. `ray` is
-    HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine. Unless `batched` is False, small
-    clients are trained in blocks where that gives the same bits.
+    HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine. Unless `batched` is False,
+    small clients are trained in blocks where that gives the same bits.
     """
     file = Path(job)
     changes = [f"{name}={json.dumps(value)}" for name, value in (set or {}).items()]  # JSON is YAML
