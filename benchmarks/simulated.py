@@ -16,6 +16,8 @@ from harness import memory_of
 from hansa.common.job.spec import JobSpec
 from hansa.common.torch.threads import wait_without_spinning
 
+EVERY = 1.0  # seconds between two looks at the memory: they take longer than a small round
+
 
 def main() -> None:
     """Run the simulation."""
@@ -27,17 +29,22 @@ def main() -> None:
 
     moments: list[float] = []
     memory: dict[str, float] = {}
+    weighed = 0.0  # when the memory was last looked at
 
     def changed() -> None:
+        nonlocal weighed
         if simulation.machine.state.version >= len(moments):
             moments.append(time.monotonic())
-            _raise(memory)
+            if moments[-1] >= weighed + EVERY:
+                _raise(memory)
+                weighed = time.monotonic()
 
     with tempfile.TemporaryDirectory(prefix="hansa-bench-") as folder:
         place = Path(folder)
         prepared = prepare(JobSpec.model_validate(job), None, place)
         simulation = Simulation(prepared, place, Options(**options), changed)
         view = simulation.run()
+        _raise(memory)
         if view.status != "completed":
             raise SystemExit(f"the job {view.status}: {view.reason}")
     updates = [len(entry.updates) for entry in view.history]
