@@ -79,6 +79,76 @@ class JobReply(google.protobuf.message.Message):
 global___JobReply = JobReply
 
 @typing.final
+class HistoryRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    after: builtins.int
+    """only versions after this one; absent: from version 0"""
+    limit: builtins.int
+    """at most so many versions; 0: all"""
+    detail: builtins.bool
+    """with what single sites did and found"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        after: builtins.int | None = ...,
+        limit: builtins.int = ...,
+        detail: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after", b"_after", "after", b"after"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after", b"_after", "after", b"after", "detail", b"detail", "job", b"job", "limit", b"limit"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_after", b"_after"]) -> typing.Literal["after"] | None: ...
+
+global___HistoryRequest = HistoryRequest
+
+@typing.final
+class HistoryReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSIONS_JSON_FIELD_NUMBER: builtins.int
+    @property
+    def versions_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        versions_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["versions_json", b"versions_json"]) -> None: ...
+
+global___HistoryReply = HistoryReply
+
+@typing.final
+class WatchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    after: builtins.int
+    """versions up to this one are sent only if they change; absent: all are sent"""
+    detail: builtins.bool
+    """with what single sites did and found"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        after: builtins.int | None = ...,
+        detail: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after", b"_after", "after", b"after"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after", b"_after", "after", b"after", "detail", b"detail", "job", b"job"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_after", b"_after"]) -> typing.Literal["after"] | None: ...
+
+global___WatchRequest = WatchRequest
+
+@typing.final
 class ListRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

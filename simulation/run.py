@@ -19,7 +19,7 @@ from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import new_job_id
 from hansa.common.values.views import JobView
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.views import Surroundings, job_view, origin_of
+from hansa.controller.jobs.views import Surroundings, history_views, job_view, origin_of
 from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
@@ -191,7 +191,8 @@ class Simulation:
             trouble="",
         )
         few = len(self._prepared.data.names) <= SHOWN
-        return job_view(self.machine, around, since=since, sites=few)
+        history = history_views(self.machine, since)
+        return job_view(self.machine, around, history=history, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""

@@ -80,6 +80,7 @@ TABLE: Mapping[str, Access] = {
     "/hansa.v1.Operator/Submit": Access(OPERATOR, first=MESSAGE, further=FRAME, counted="submissions"),
     "/hansa.v1.Operator/Show": Access(OPERATOR),
     "/hansa.v1.Operator/List": Access(OPERATOR),
+    "/hansa.v1.Operator/History": Access(OPERATOR, counted="histories"),
     "/hansa.v1.Operator/Watch": Access(OPERATOR, counted="watches"),
     "/hansa.v1.Operator/Cancel": Access(OPERATOR),
     "/hansa.v1.Operator/Model": Access(OPERATOR, counted="downloads"),

@@ -17,6 +17,7 @@ from hansa.common.rpc.errors import translated
 from hansa.common.rpc.incoming import Incoming
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
+from hansa.common.values.history import VersionView
 from hansa.common.values.resolved import ModelOrigin
 from hansa.common.values.views import DaemonView, JobView, StatusView
 from hansa.common.values.words import cleaned, plain
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds to wait for an answer
-V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
+V = TypeVar("V", JobView, VersionView, DaemonView, StatusView, ModelOrigin)
 TRIES = 20  # to resume a broken download, in a row, without receiving another frame
 
 
@@ -75,20 +76,42 @@ class Client:
         reply = await self._ask(self._stub.Submit(messages(), timeout=None if payloads else PATIENCE))
         return _read(JobView, reply.view_json)
 
-    async def show(self, job: str) -> JobView:
-        """Return one job."""
+    async def show(self, job: str, history: bool = True, detail: bool = True) -> JobView:
+        """Return one job, with its history; without `detail`, not with what single sites did and found."""
         reply = await self._ask(self._stub.Show(_request(job), timeout=PATIENCE))
-        return _read(JobView, reply.view_json)
+        view = _read(JobView, reply.view_json)
+        if not history:
+            return view
+        versions = [version async for version in self.history(view.job, detail=detail)]
+        # More may have come meanwhile, and the view is of the moment before.
+        shown = tuple(version for version in versions if version.version <= view.version)
+        return view.model_copy(update={"history": shown})
+
+    async def history(
+        self, job: str, after: int | None = None, limit: int = 0, detail: bool = True
+    ) -> AsyncIterator[VersionView]:
+        """Yield the versions of a job after one of them, or all; no more than `limit`, unless that is 0."""
+        request = operator.HistoryRequest(job=_request(job).job, after=after, limit=limit, detail=detail)
+        with self._reaching(), translated():
+            async for reply in self._stub.History(request):
+                for text in reply.versions_json:
+                    yield _read(VersionView, text)
 
     async def jobs(self) -> list[JobView]:
         """Return all jobs, newest first."""
         reply = await self._ask(self._stub.List(operator.ListRequest(), timeout=PATIENCE))
         return [_read(JobView, text) for text in reply.views_json]
 
-    async def watch(self, job: str) -> AsyncIterator[JobView]:
-        """Yield a job's view after every change until it has ended."""
+    async def watch(self, job: str, after: int | None = None, detail: bool = False) -> AsyncIterator[JobView]:
+        """Yield a job's view after every change until it has ended.
+
+        The history in a view has the versions after `after` that are new, and versions that have changed
+        since the view before. `Seen` of `watching` knows after which one to go on when the
+        connection was lost.
+        """
+        request = operator.WatchRequest(job=_request(job).job, after=after, detail=detail)
         with self._reaching(), translated():
-            async for reply in self._stub.Watch(_request(job)):
+            async for reply in self._stub.Watch(request):
                 yield _read(JobView, reply.view_json)
 
     async def cancel(self, job: str) -> JobView:

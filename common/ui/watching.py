@@ -1,7 +1,7 @@
 """Follows a job until it ends, even if its controller restarts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 
 import click
 
@@ -9,9 +9,30 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Unreachable
+from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 
 REMINDER = 60.0  # seconds until the first reminder that the controller is still away; later ones take longer
+
+
+class Seen:
+    """Which versions a reader has seen in their last form."""
+
+    def __init__(self) -> None:
+        self._newest = -1
+        self._unsettled: set[int] = set()
+
+    def note(self, versions: Iterable[VersionView]) -> None:
+        """Note the versions that have arrived."""
+        for each in versions:
+            self._newest = max(self._newest, each.version)
+            (self._unsettled.discard if each.settled else self._unsettled.add)(each.version)
+
+    @property
+    def after(self) -> int | None:
+        """The version after which to go on so that nothing is missed; None: from the beginning."""
+        last = min(self._unsettled, default=self._newest + 1) - 1
+        return last if last >= 0 else None
 
 
 def tell(text: str) -> None:
@@ -28,6 +49,7 @@ class Watching:
         self._to, self._job, self._known, self._tell = controller, job, known, tell
         self._lost: float | None = None  # when the connection was lost, on the loop's clock
         self._reminded = REMINDER
+        self._seen = Seen()
 
     async def views(self) -> AsyncIterator[JobView]:
         """Yield the job's view after every change until it ends; report when the controller is away."""
@@ -35,12 +57,15 @@ class Watching:
         while True:
             try:
                 async with Client(self._to) as client:
-                    async for view in client.watch(self._job):
+                    ended = False
+                    async for view in client.watch(self._job, after=self._seen.after):
                         self._here(view)
                         backoff.reset()
+                        self._seen.note(view.history)
+                        ended = view.ended
                         yield view
-                        if view.ended:
-                            return
+                    if ended:
+                        return
             except Unreachable:
                 if not self._known:
                     raise

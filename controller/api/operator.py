@@ -1,6 +1,5 @@
 """The RPCs that operators call; they translate and delegate."""
 
-import asyncio
 import json
 import resource
 from collections.abc import AsyncIterator
@@ -20,11 +19,11 @@ from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.directory import Jobs
+from hansa.controller.jobs.telling import Watcher, chapters
 from hansa.controller.transfers.downloads import Downloads
 from hansa.protos import operator_pb2 as wire
 
 LARGEST_JOB = 1 << 20  # characters
-WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
 class OperatorServicer:
@@ -69,18 +68,17 @@ class OperatorServicer:
         """List all jobs."""
         return wire.ListReply(views_json=[view.model_dump_json() for view in self._jobs.views()])
 
-    async def Watch(self, request: wire.JobRequest, context: Any) -> AsyncIterator[wire.JobReply]:
+    async def History(self, request: wire.HistoryRequest, context: Any) -> AsyncIterator[wire.HistoryReply]:
+        """Send the versions of a job."""
+        runner = await self._jobs.find(request.job)
+        async for texts in chapters(runner, _first(request), request.limit, request.detail):
+            yield wire.HistoryReply(versions_json=texts)
+
+    async def Watch(self, request: wire.WatchRequest, context: Any) -> AsyncIterator[wire.JobReply]:
         """Send a job's view after every change until it has ended."""
         runner = await self._jobs.find(request.job)
-        since = 0
-        while not runner.machine.ended:
-            change = runner.next_change()
-            view = runner.view(since=since)
+        async for view in Watcher(runner, _first(request), request.detail).views():
             yield wire.JobReply(view_json=view.model_dump_json())
-            since = max((entry.version for entry in view.history if entry.evaluated), default=since)
-            await change.wait()
-            await asyncio.sleep(WATCH_PAUSE)
-        yield wire.JobReply(view_json=runner.view(since=since).model_dump_json())
 
     async def Cancel(self, request: wire.JobRequest, context: Any) -> wire.JobReply:
         """End a job."""
@@ -90,7 +88,7 @@ class OperatorServicer:
         name, who = _operator(context)
         await self._audit.record(who, "cancelled", runner.id)
         await runner.post(ev.CancelAsked(at=self._clock.now(), operator=name))
-        return wire.JobReply(view_json=runner.view().model_dump_json())
+        return wire.JobReply(view_json=runner.view_with().model_dump_json())
 
     async def Model(self, request: wire.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
@@ -124,6 +122,11 @@ class OperatorServicer:
 def peak_memory() -> float:
     """Return the peak memory of this process, in MiB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _first(request: wire.HistoryRequest | wire.WatchRequest) -> int:
+    """Return the first version that a reader wants."""
+    return request.after + 1 if request.HasField("after") else 0
 
 
 def _document(text: str) -> object:

@@ -15,6 +15,7 @@ from hansa.common.values.receipts import Receipt
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
+from hansa.controller.engine.index.changes import Changes
 from hansa.controller.engine.index.held_out import HeldOut
 from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
@@ -43,6 +44,7 @@ class Job:
     open_tasks: OpenTasks
     retention: Retention
     touched: set[int]  # chapters of the history that have changed since the last snapshot
+    changes: Changes  # when each version's record changed last
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.id = id_
@@ -66,6 +68,7 @@ class Job:
         self.open_tasks = OpenTasks(state.tasks, state.subjects, state.learners)
         self.retention = Retention(state)
         self.touched = set()
+        self.changes = Changes(len(state.history))
 
     @property
     def ended(self) -> bool:
@@ -242,8 +245,9 @@ class Job:
         return round(at - self.state.submitted, 3)
 
     def touch(self, version: int) -> None:
-        """Mark a version's record as changed since the last snapshot."""
+        """Mark a version's record as changed since the last snapshot, and for those who watch the job."""
         self.touched.add(version // CHAPTER)
+        self.changes.note(version)
 
     # Alarms and receipts.
 

@@ -39,6 +39,7 @@ def enter(job: Job, record: Version, key: ModelKey, moments: Mapping[str, str] |
         job.retention.hold(key)
     job.state.history.append(record)
     job.touch(record.version)
+    job.touch(max(0, record.version - 1))  # nobody will be asked to evaluate it any more
 
 
 def _keep_basis(job: Job, version: int, moments: Mapping[str, str]) -> None:

@@ -1,12 +1,12 @@
 """A job as operators see it: its progress, its versions and what its sites are doing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
-from hansa.common.values.history import Findings, Version, VersionView
+from hansa.common.values.history import Findings, Version, VersionView, brief_findings
 from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
@@ -55,11 +55,18 @@ def _needs(machine: Machine) -> str:
 
 
 def job_view(
-    machine: Machine, around: Surroundings, history: bool = True, since: int = 0, sites: bool = True
+    machine: Machine,
+    around: Surroundings,
+    *,
+    people: bool = True,
+    sites: bool = True,
+    survey: bool = True,
+    history: Iterable[VersionView] = (),
 ) -> JobView:
-    """Return a job as operators see it, with its sites and the versions from `since` on, or without both.
+    """Return a job as operators see it, with a part of its history.
 
-    Without `sites`, only the sites are left out.
+    Without `people` nothing is in it that grows with the number of sites; without `sites`, only what they are
+    doing is left out.
     """
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
@@ -84,14 +91,14 @@ def job_view(
         examples=newest.examples if newest else 0,
         examples_total=newest.examples_total if newest else None,
         drawn=newest.drawn if newest else None,
-        test=_of_test_sites(machine, newest) if newest else None,
+        test=_brief_test(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
-        sites=tuple(_site_views(machine, around.fleet)) if history and sites else (),
+        sites=tuple(_site_views(machine, around.fleet)) if people and sites else (),
         evaluators=len(state.evaluators),
-        shortfalls=_shortfalls(machine) if history else (),
-        survey=_survey_view(machine) if history and not since else None,
-        history=tuple(history_views(machine, since)) if history else (),
+        shortfalls=_shortfalls(machine) if people else (),
+        survey=_survey_view(machine) if people and survey else None,
+        history=tuple(history),
     )
 
 
@@ -131,6 +138,11 @@ def _of_test_sites(machine: Machine, record: Version) -> Findings | None:
     return record.test.model_copy(update={"metrics": metrics})
 
 
+def _brief_test(machine: Machine, record: Version) -> Findings | None:
+    findings = _of_test_sites(machine, record)
+    return brief_findings(findings) if findings else None
+
+
 def _survey_view(machine: Machine) -> SurveyView | None:
     state = machine.state
     if not state.surveyed:
@@ -144,12 +156,21 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     )
 
 
-def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
-    """Yield the versions of a job from `since` on as operators see them."""
-    for record in machine.state.history[max(since, 0) :]:
-        evaluated = bool(record.examples) and not machine.awaits(record)
-        shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
-        yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
+def history_views(
+    machine: Machine, since: int = 0, versions: Iterable[int] | None = None, detail: bool = True
+) -> Iterator[VersionView]:
+    """Yield versions of a job as operators see them: those from `since` on, or those that are named."""
+    history = machine.state.history
+    for record in history[max(since, 0) :] if versions is None else map(history.__getitem__, versions):
+        shown = dict(record) | {
+            "metrics": _metrics(machine, record),
+            "test": _of_test_sites(machine, record),
+            "evaluated": bool(record.examples) and not machine.awaits(record),
+            "settled": machine.is_settled(record),
+            "update_count": len(record.updates),
+        }
+        view = VersionView.model_construct(**shown)
+        yield view if detail else view.brief()
 
 
 def _site_views(machine: Machine, fleet: Sessions) -> Iterator[SiteProgress]:

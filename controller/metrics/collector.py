@@ -127,7 +127,7 @@ class ControllerCollector(Collector):
 
 
 def _numbers(runner: JobRunner) -> dict[str, float]:
-    state, view = runner.machine.state, runner.view(history=False)
+    state, view = runner.machine.state, runner.list_view()
     staleness = [update.staleness[0] for update in state.history[-1].updates] if state.history else []
     return {
         "hansa_job_rounds": view.rounds,

@@ -64,6 +64,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     examinations.release_all(job)
     versions.release_first(job)
     versions.release_reference(job)
+    job.touch(max(state.version, 0))  # it is settled now
     state.status, state.reason = status, reason
     state.phase, state.ended = "ended", now
     return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]

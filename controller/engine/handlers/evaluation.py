@@ -16,7 +16,7 @@ from hansa.common.values.history import Findings, Measured, Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate
-from hansa.controller.engine.accounts import coverage
+from hansa.controller.engine.accounts import coverage, evaluations
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfVersion, Subject
@@ -192,6 +192,7 @@ def _compute(job: Job, findings: Findings, subject: Subject, reports: Reports) -
         findings.examples -= report.n
         findings.unevaluated[site] = odd[site]
     findings.metrics = _combined(job, fitting)
+    evaluations.enter(findings, fitting)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:
