@@ -1,0 +1,100 @@
+"""Colours and type of all pictures, as a stylesheet: light, dark, and safe for the colour-blind.
+
+Pictures name classes (`s0` … `s7` for series) and never colours, so one stylesheet on a page serves all of
+them, and the reader's system chooses between light and dark. A page may choose itself with `data-theme` on
+its root element. The series' colours have a contrast of at least 3 to the ground and can be told apart with
+each of the three kinds of colour blindness, which a test computes; the first ones differ most. Pictures name
+their lines and areas as well, so that nothing depends on colour alone.
+"""
+
+LIGHT = {
+    "ground": "#ffffff",
+    "ink": "#1b242e",
+    "soft": "#55616e",
+    "faint": "#66717d",
+    "line": "#e3e7ec",
+    "axis": "#a9b3be",
+    "heat": "#0b5a91",
+    "on-heat": "#ffffff",
+    "good": "#0a7a50",
+    "warn": "#a85b00",
+    "bad": "#c2321d",
+}
+DARK = {
+    "ground": "#171c22",
+    "ink": "#e8ecf0",
+    "soft": "#a9b4bf",
+    "faint": "#8793a0",
+    "line": "#2a323b",
+    "axis": "#55616e",
+    "heat": "#7cc0f2",
+    "on-heat": "#0d1216",
+    "good": "#4fd09a",
+    "warn": "#f0b35c",
+    "bad": "#ff8470",
+}
+SERIES = {
+    "light": ("#0b6fae", "#e8590c", "#0b9a66", "#a8458a", "#8a9417", "#3d98ce", "#5d34be", "#60625c"),
+    "dark": ("#4a9df0", "#f0965c", "#4fe0a4", "#bf6bb3", "#e6e072", "#c4ecff", "#e6b0ff", "#8f9a84"),
+}
+COLORS = len(SERIES["light"])  # more could not be told apart
+FONT = (
+    'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "DejaVu Sans", sans-serif'
+)
+
+
+def _variables(colors: dict[str, str], series: tuple[str, ...]) -> str:
+    named = colors | {f"s{at}": color for at, color in enumerate(series)}
+    return " ".join(f"--{name}: {color};" for name, color in named.items())
+
+
+_LIGHT = _variables(LIGHT, SERIES["light"])
+_DARK = _variables(DARK, SERIES["dark"])
+THEMES = f"""\
+:root {{ color-scheme: light dark; {_LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}
+@media print {{ :root {{ color-scheme: light; {_LIGHT} }} }}
+:root[data-theme=light] {{ color-scheme: light; {_LIGHT} }}
+:root[data-theme=dark] {{ color-scheme: dark; {_DARK} }}"""
+_SERIES = "\n".join(
+    f".drawing .s{at} {{ --c: var(--s{at}); }}" for at in range(COLORS)
+)  # a class sets the colour; `line`, `area` and others below say what is painted with it
+PICTURES = f"""\
+.drawing {{ display: block; width: 100%; height: auto; font-family: {FONT}; font-size: 12px;
+  font-variant-numeric: tabular-nums; }}
+.drawing.spark {{ display: inline-block; width: 96px; vertical-align: middle; }}
+.drawing text {{ fill: var(--soft); }}
+.drawing .tick {{ fill: var(--faint); font-size: 11px; }}
+.drawing .name {{ fill: var(--soft); font-size: 11.5px; }}
+.drawing .small {{ fill: var(--soft); font-size: 9px; }}
+.drawing .heading {{ fill: var(--ink); font-size: 14px; font-weight: 650; }}
+.drawing .about {{ fill: var(--soft); font-size: 12px; }}
+.drawing .end {{ text-anchor: end; }}
+.drawing .middle {{ text-anchor: middle; }}
+.drawing .grid {{ stroke: var(--line); stroke-width: 1; fill: none; shape-rendering: crispEdges; }}
+.drawing .axis {{ stroke: var(--axis); stroke-width: 1; fill: none; shape-rendering: crispEdges; }}
+{_SERIES}
+.drawing .line {{ fill: none; stroke: var(--c, var(--soft)); stroke-width: 2; stroke-linejoin: round;
+  stroke-linecap: round; }}
+.drawing .pale {{ stroke-width: 1; stroke-opacity: .38; }}
+.drawing .thin {{ stroke-width: 1.4; }}
+.drawing .dash {{ stroke-dasharray: 5 4; }}
+.drawing .band {{ fill: var(--c, var(--soft)); fill-opacity: .15; stroke: none; }}
+.drawing .area {{ fill: var(--c, var(--axis)); stroke: var(--ground); stroke-width: .8; }}
+.drawing .dot {{ fill: var(--c, var(--soft)); stroke: var(--ground); stroke-width: 1; }}
+.drawing .faint {{ fill-opacity: .45; stroke: none; }}
+.drawing .hit {{ fill: transparent; }}
+.drawing .hit:hover {{ fill: var(--c, var(--soft)); fill-opacity: .35; }}
+.drawing .leader {{ stroke: var(--axis); stroke-width: .8; fill: none; }}
+.drawing .label {{ fill: var(--soft); font-size: 11.5px; }}
+.drawing .swatch {{ fill: var(--c, var(--soft)); }}
+.drawing .cell {{ fill: var(--heat); }}
+.drawing .empty {{ fill: var(--line); fill-opacity: .45; }}
+.drawing .value {{ fill: var(--ink); font-size: 11px; }}
+.drawing .on {{ fill: var(--on-heat); }}
+.drawing .bar {{ fill: var(--c, var(--heat)); }}
+.drawing .lost {{ fill: none; stroke: var(--bad); stroke-width: 1.6; stroke-linecap: round; }}
+.drawing .gone {{ fill: var(--bad); }}
+.drawing .late {{ fill: none; stroke: var(--warn); stroke-width: 1.4; }}"""
+STANDALONE = """\
+svg.drawing { background: var(--ground); }"""
