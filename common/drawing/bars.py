@@ -60,10 +60,10 @@ def bars(
             drawn.append(text(place + 17, 12, name, "name"))
             place += 34 + width_of(name)
     height = top + len(amounts) * tall + 4
-    words = (
+    description = (
         about or "; ".join(f"{name} {text}" for (name, _), text in zip(amounts, written, strict=True)) + "."
     )
-    return picture(title, words, width, height, drawn)
+    return picture(title, description, width, height, drawn)
 
 
 def histogram(
@@ -98,10 +98,10 @@ def histogram(
         drawn.append(path(steps_, "bar s0", tag("title", f"{x.label} {which}: {count:,} {y}")))
     total = sum(counts.values())
     mean = sum(value * count for value, count in counts.items()) / total
-    words = about or f"{total:,} {y}: {x.label} {min(counts)} to {high}, {mean:.3g} on average."
+    description = about or f"{total:,} {y}: {x.label} {min(counts)} to {high}, {mean:.3g} on average."
     if step > 1:
-        words += f" Each bar stands for {step} values."
-    return picture(title, words, *size, ground.ground[:1], drawn, ground.ground[1:])
+        description += f" Each bar stands for {step} values."
+    return picture(title, description, *size, ground.ground[:1], drawn, ground.ground[1:])
 
 
 def scatter(
@@ -133,5 +133,5 @@ def scatter(
             for at, (name, points) in enumerate(groups.items())
         ]
         drawn += names_at_ends(means, ground.right, ground.top, ground.bottom, right)
-    words = about or f"{len(every)} points of {len(groups)} groups: {y.label} over {x.label}."
-    return picture(title, words, *size, ground.ground, drawn)
+    description = about or f"{len(every)} points of {len(groups)} groups: {y.label} over {x.label}."
+    return picture(title, description, *size, ground.ground, drawn)

@@ -85,8 +85,8 @@ def heat_map(
         turned = text(10, middle, down, "name middle")
         turned.set("transform", f"rotate(-90 10 {middle:.1f})")
         labels.append(turned)
-    words = about or f"{len(rows)} rows and {len(columns)} columns, from {form(least)} to {form(most)}."
-    return picture(title, words, width, height, parts, labels)
+    description = about or f"{len(rows)} rows and {len(columns)} columns, from {form(least)} to {form(most)}."
+    return picture(title, description, width, height, parts, labels)
 
 
 def _row_names(names: Sequence[str], left: float, top: float, tall: float, indent: float) -> list[Element]:

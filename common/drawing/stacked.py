@@ -52,10 +52,10 @@ def stacked(
         below = above
     parts += names_at_ends(ends, ground.right, ground.top + 4, ground.bottom - 4, right)
     each = -(-len(amounts) // POINTS)
-    words = about or _described(names, places, x)
+    description = about or _described(names, places, x)
     if each > 1:
-        words += f" Each place is the mean of {each} points."
-    return picture(title, words, *size, ground.ground[:1], parts, ground.ground[1:])
+        description += f" Each place is the mean of {each} points."
+    return picture(title, description, *size, ground.ground[:1], parts, ground.ground[1:])
 
 
 def _shares(

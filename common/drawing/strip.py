@@ -100,13 +100,13 @@ def strip(
         *(text(scale(tick), bottom + 14, scale.form(tick), "tick middle") for tick in ticks),
         text(left - 8, bottom + 14, x.label, "name end"),
     ]
-    words = about or f"{len(sites)} sites and {len(rounds)} rounds."
+    description = about or f"{len(sites)} sites and {len(rounds)} rounds."
     if every > 1:
-        words += (
+        description += (
             f" Each column stands for {every} rounds: the darker, the more of them a site took part in."
             " Red at the bottom is the share of updates that were lost."
         )
-    return picture(title, words, width, bottom + 22, parts, labels, hover)
+    return picture(title, description, width, bottom + 22, parts, labels, hover)
 
 
 def _ground(level: int, steps: str) -> Element:

@@ -7,6 +7,8 @@ each of the three kinds of colour blindness, which a test computes; the first on
 their lines and areas as well, so that nothing depends on colour alone.
 """
 
+from importlib.resources import files
+
 LIGHT = {
     "ground": "#ffffff",
     "ink": "#1b242e",
@@ -38,9 +40,6 @@ SERIES = {
     "dark": ("#4a9df0", "#f0965c", "#4fe0a4", "#bf6bb3", "#e6e072", "#c4ecff", "#e6b0ff", "#8f9a84"),
 }
 COLORS = len(SERIES["light"])  # more could not be told apart
-FONT = (
-    'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "DejaVu Sans", sans-serif'
-)
 
 
 def _variables(colors: dict[str, str], series: tuple[str, ...]) -> str:
@@ -56,45 +55,4 @@ THEMES = f"""\
 @media print {{ :root {{ color-scheme: light; {_LIGHT} }} }}
 :root[data-theme=light] {{ color-scheme: light; {_LIGHT} }}
 :root[data-theme=dark] {{ color-scheme: dark; {_DARK} }}"""
-_SERIES = "\n".join(
-    f".drawing .s{at} {{ --c: var(--s{at}); }}" for at in range(COLORS)
-)  # a class sets the colour; `line`, `area` and others below say what is painted with it
-PICTURES = f"""\
-.drawing {{ display: block; width: 100%; height: auto; font-family: {FONT}; font-size: 12px;
-  font-variant-numeric: tabular-nums; }}
-.drawing.spark {{ display: inline-block; width: 96px; vertical-align: middle; }}
-.drawing text {{ fill: var(--soft); }}
-.drawing .tick {{ fill: var(--faint); font-size: 11px; }}
-.drawing .name {{ fill: var(--soft); font-size: 11.5px; }}
-.drawing .small {{ fill: var(--soft); font-size: 9px; }}
-.drawing .heading {{ fill: var(--ink); font-size: 14px; font-weight: 650; }}
-.drawing .about {{ fill: var(--soft); font-size: 12px; }}
-.drawing .end {{ text-anchor: end; }}
-.drawing .middle {{ text-anchor: middle; }}
-.drawing .grid {{ stroke: var(--line); stroke-width: 1; fill: none; shape-rendering: crispEdges; }}
-.drawing .axis {{ stroke: var(--axis); stroke-width: 1; fill: none; shape-rendering: crispEdges; }}
-{_SERIES}
-.drawing .line {{ fill: none; stroke: var(--c, var(--soft)); stroke-width: 2; stroke-linejoin: round;
-  stroke-linecap: round; }}
-.drawing .pale {{ stroke-width: 1; stroke-opacity: .38; }}
-.drawing .thin {{ stroke-width: 1.4; }}
-.drawing .dash {{ stroke-dasharray: 5 4; }}
-.drawing .band {{ fill: var(--c, var(--soft)); fill-opacity: .15; stroke: none; }}
-.drawing .area {{ fill: var(--c, var(--axis)); stroke: var(--ground); stroke-width: .8; }}
-.drawing .dot {{ fill: var(--c, var(--soft)); stroke: var(--ground); stroke-width: 1; }}
-.drawing .faint {{ fill-opacity: .45; stroke: none; }}
-.drawing .hit {{ fill: transparent; }}
-.drawing .hit:hover {{ fill: var(--c, var(--soft)); fill-opacity: .35; }}
-.drawing .leader {{ stroke: var(--axis); stroke-width: .8; fill: none; }}
-.drawing .label {{ fill: var(--soft); font-size: 11.5px; }}
-.drawing .swatch {{ fill: var(--c, var(--soft)); }}
-.drawing .cell {{ fill: var(--heat); }}
-.drawing .empty {{ fill: var(--line); fill-opacity: .45; }}
-.drawing .value {{ fill: var(--ink); font-size: 11px; }}
-.drawing .on {{ fill: var(--on-heat); }}
-.drawing .bar {{ fill: var(--c, var(--heat)); }}
-.drawing .lost {{ fill: none; stroke: var(--bad); stroke-width: 1.6; stroke-linecap: round; }}
-.drawing .gone {{ fill: var(--bad); }}
-.drawing .late {{ fill: none; stroke: var(--warn); stroke-width: 1.4; }}"""
-STANDALONE = """\
-svg.drawing { background: var(--ground); }"""
+PICTURES = files(__package__).joinpath("pictures.css").read_text(encoding="utf-8")
