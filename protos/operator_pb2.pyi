@@ -180,11 +180,13 @@ class ModelRequest(google.protobuf.message.Message):
 
     JOB_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    NAMED_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
     CONTINUED_FIELD_NUMBER: builtins.int
     job: builtins.str
     version: builtins.int
-    """the newest if unset"""
+    named: builtins.str
+    """best or last"""
     start: builtins.int
     """as in FetchRequest"""
     continued: builtins.bytes
@@ -192,13 +194,14 @@ class ModelRequest(google.protobuf.message.Message):
         self,
         *,
         job: builtins.str = ...,
-        version: builtins.int | None = ...,
+        version: builtins.int = ...,
+        named: builtins.str = ...,
         start: builtins.int = ...,
         continued: builtins.bytes = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_version", b"_version", "version", b"version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_version", b"_version", "continued", b"continued", "job", b"job", "start", b"start", "version", b"version"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_version", b"_version"]) -> typing.Literal["version"] | None: ...
+    def HasField(self, field_name: typing.Literal["named", b"named", "version", b"version", "which", b"which"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["continued", b"continued", "job", b"job", "named", b"named", "start", b"start", "version", b"version", "which", b"which"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["which", b"which"]) -> typing.Literal["version", "named"] | None: ...
 
 global___ModelRequest = ModelRequest
 

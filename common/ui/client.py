@@ -119,12 +119,15 @@ class Client:
         reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
 
-    async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
+    async def model(self, job: str, version: int | str = "last") -> tuple[Manifest, Any]:
         """Download a community model and check it; return its manifest and payload."""
         return (await self.export(job, version))[:2]
 
-    async def export(self, job: str, version: int | None = None) -> tuple[Manifest, Any, ModelOrigin | None]:
-        """Download a community model and check it; return its manifest, its payload and its origin."""
+    async def export(self, job: str, version: int | str = "last") -> tuple[Manifest, Any, ModelOrigin | None]:
+        """Download a community model and check it; return its manifest, its payload and its origin.
+
+        The version is a number, `best` or `last`.
+        """
         incoming, backoff, reached, futile = Incoming(finite=True), Backoff(), 0, 0
         with self._reaching():
             while True:
@@ -141,10 +144,14 @@ class Client:
                 else:
                     return incoming.manifest, incoming.payload, _origin(incoming.origin, incoming.manifest)
 
-    async def _receive(self, job: str, version: int | None, incoming: Incoming) -> None:
+    async def _receive(self, job: str, version: int | str, incoming: Incoming) -> None:
         """Receive a model's frames over one connection, starting with the first that is missing."""
         start, header = incoming.start, incoming.header
-        request = operator.ModelRequest(job=_request(job).job, version=version, start=start, continued=header)
+        request = operator.ModelRequest(job=_request(job).job, start=start, continued=header)
+        if isinstance(version, str):
+            request.named = version
+        else:
+            request.version = version
         with translated():
             stream = aiter(self._stub.Model(request))
             incoming.begin(await anext(stream, b""))

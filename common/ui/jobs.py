@@ -39,6 +39,21 @@ class JobGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
+class WhichVersion(click.ParamType):
+    """A version of a job: `best`, `last` or a number."""
+
+    name = "VERSION"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or the word."""
+        if value in ("best", "last"):
+            return value
+        if value.isascii() and value.isdigit() and len(value) < 19:
+            return int(value)
+        why = f"{value!r} is not a version: give best, last or a number such as 12"
+        raise click.BadParameter(why, ctx, param)
+
+
 @click.group(cls=JobGroup)
 def job() -> None:
     """Submit, watch, fetch, compare and verify jobs."""
@@ -187,7 +202,9 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
     required=True,
     help="The safetensors file to write.",
 )
-@click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
+@click.option(
+    "--version", type=WhichVersion(), default="last", help="best, last or a number (default: last)."
+)
 @click.option(
     "--whole", is_flag=True, help="Add what does not travel, as the app builds it here; see `layers`."
 )
@@ -197,7 +214,7 @@ def model(
     job_id: str,
     controller: Endpoint,
     output: Path,
-    version: int | None,
+    version: int | str,
     whole: bool,
     app: str | None,
     as_json: bool,

@@ -141,6 +141,9 @@ class Version(Measured, Account):
     receipt: str = ""
     distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
     covered: bool = False  # the metrics cover enough examples to count (`evaluate.min_coverage`)
+    # What the same evaluators find on validation data, if some of their reports are of test data. The best
+    # version is chosen by it. None: no report is of test data.
+    validation: Findings | None = None
     hops: list[Hop] = Field(default_factory=list)  # of its round, if models travelled from site to site
     # Of models transferred since the version before, with what was sent again or in vain.
     bytes_up: int = 0
@@ -211,7 +214,8 @@ class VersionView(Version):
         }
         test = brief_findings(self.test) if self.test else None
         left_out: dict[str, Any] = {"updates": [], "scores": {}, "hops": [], "prepared": None}
-        more = {"diagnostics": warnings, "test": test, "detailed": False}
+        validation = brief_findings(self.validation) if self.validation else None
+        more = {"validation": validation, "diagnostics": warnings, "test": test, "detailed": False}
         return self.model_copy(update=left_out | _brief_findings() | more)
 
 

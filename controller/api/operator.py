@@ -9,8 +9,8 @@ from hansa.common.job.check import parse_job
 from hansa.common.process.clock import Clock
 from hansa.common.rpc import codec
 from hansa.common.rpc.guard import caller_of
-from hansa.common.values.errors import InvalidJob, NotFound, Refused, TooLarge
-from hansa.common.values.ids import NAME, community_key
+from hansa.common.values.errors import InvalidInput, InvalidJob, Refused, TooLarge
+from hansa.common.values.ids import NAME
 from hansa.common.values.views import StatusView
 from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.api.messages import header_of
@@ -20,6 +20,7 @@ from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.telling import Watcher, chapters
+from hansa.controller.jobs.views import model_of
 from hansa.controller.transfers.downloads import Downloads
 from hansa.protos import operator_pb2 as wire
 
@@ -93,14 +94,11 @@ class OperatorServicer:
     async def Model(self, request: wire.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
         runner = await self._jobs.find(request.job)
-        state = runner.machine.state
-        if state.current is None:
-            raise NotFound(f"job {runner.id} has no model yet")
-        wanted = request.version if request.HasField("version") else state.version
-        key = state.current if wanted == state.version else community_key(runner.id, wanted)
-        if key not in state.models:
-            raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        who, origin = _operator(context)[1], runner.origin(wanted).model_dump_json()
+        named = request.named or "last"
+        if named not in ("best", "last"):
+            raise InvalidInput("a version is a number, `best` or `last`")
+        version, key = model_of(runner.machine, request.version if request.HasField("version") else named)
+        who, origin = _operator(context)[1], runner.origin(version).model_dump_json()
         sending = self._downloads.send(key, set(), who, request.start, request.continued, origin)
         async for message in sending:
             yield message

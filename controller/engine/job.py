@@ -21,11 +21,12 @@ from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
 from hansa.controller.engine.orders import Merge, Order
-from hansa.controller.engine.state import CHAPTER, JobState
+from hansa.controller.engine.state import JobState
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Part, S
 from hansa.controller.plugin.view import View
+from hansa.controller.values import history
 
 
 class Job:
@@ -238,7 +239,7 @@ class Job:
     def record(self, version: int) -> Version:
         """Return a version's record for the caller to change."""
         self.touch(version)
-        return self.state.history[version]
+        return self.state.history.opened(version)
 
     def seconds(self, at: float) -> float:
         """Return how many seconds after the submission something happened."""
@@ -246,7 +247,7 @@ class Job:
 
     def touch(self, version: int) -> None:
         """Mark a version's record as changed since the last snapshot, and for those who watch the job."""
-        self.touched.add(version // CHAPTER)
+        self.touched.add(version // history.CHAPTER)
         self.changes.note(version)
 
     # Alarms and receipts.

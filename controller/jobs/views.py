@@ -6,13 +6,14 @@ from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
+from hansa.common.values.errors import NotFound
 from hansa.common.values.history import Findings, Version, VersionView, brief_findings
-from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
-from hansa.common.values.words import in_order
+from hansa.common.values.words import in_order, listed
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
@@ -94,12 +95,58 @@ def job_view(
         test=_brief_test(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
+        best=state.best.version if state.best else None,
+        kept=tuple(models_of(machine)),
+        keep=spec.keep,
         sites=tuple(_site_views(machine, around.fleet)) if people and sites else (),
         evaluators=len(state.evaluators),
         shortfalls=_shortfalls(machine) if people else (),
         survey=_survey_view(machine) if people and survey else None,
         history=tuple(history),
     )
+
+
+def models_of(machine: Machine) -> dict[int, ModelKey]:
+    """Return the models that operators can fetch, by version."""
+    state = machine.state
+    kept = dict(sorted(state.saved.items()))
+    return kept if state.current is None else kept | {state.version: state.current}
+
+
+def model_of(machine: Machine, wanted: int | str) -> tuple[int, ModelKey]:
+    """Return a version (best, last or a number) and where its model is; raise NotFound if it is not kept."""
+    state, models = machine.state, models_of(machine)
+    if state.current is None:
+        raise NotFound(f"job {machine.job} has no model yet")
+    if wanted == "best":
+        if state.best is None:
+            raise NotFound(f"job {machine.job} has no best version: {_why_no_best(machine)}")
+        wanted = state.best.version
+    version = state.version if wanted == "last" else int(wanted)
+    if version not in models:
+        best = state.best.version if state.best else None
+        names = [f"{each} (best)" if each == best else str(each) for each in models]
+        what = "is not kept" if version < state.version else "does not exist"
+        raise NotFound(
+            f"version {version} of job {machine.job} {what}; kept: {listed(names, 20)}; `keep` in the job"
+            " file says which versions are kept"
+        )
+    return version, models[version]
+
+
+def _why_no_best(machine: Machine) -> str:
+    history, keep = machine.state.history, machine.spec.keep
+    if keep.best is None:
+        return "its `keep.best` is null"
+    remarks = [remark for remark in machine.state.remarks if remark.startswith("keep.best")]
+    if remarks:
+        return remarks[-1]
+    if any(record.validation is not None for record in history):
+        return (
+            "its evaluators use test data, by which no version is chosen; in a job file with `keep: {best:"
+            " {metric: accuracy}}` they also evaluate on validation data"
+        )
+    return "no version was evaluated on enough examples yet (evaluate.min_coverage)"
 
 
 def origin_of(machine: Machine, version: int, resolved: Resolved | None) -> ModelOrigin:
