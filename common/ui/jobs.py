@@ -9,6 +9,7 @@ import click
 
 from hansa.common.process.settings import show_variables
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.torch.installed import require_torch
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.job_documents import details, exit_code, outcome, summary
@@ -211,6 +212,7 @@ def model(
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
     manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
     if whole:
+        require_torch("--whole")
         from hansa.common.ui.whole import completed
 
         manifest, payload, origin = completed(manifest, payload, origin, app)
