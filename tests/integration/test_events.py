@@ -3,6 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ async def test_a_reader_gets_every_event_once_although_the_controller_restarts(
             with pytest.raises(NotFound):
                 async for _ in client.events("nothing"):
                     pass
-        there = {"HANSA_CONTROLLER": address}
+        there: dict[str, Any] = {"HANSA_CONTROLLER": address}
         done = await asyncio.to_thread(
             lambda: hansa("job", "events", runner.id, "--follow", cwd=tmp_path, **there)
         )
