@@ -21,7 +21,7 @@ from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
 from hansa.controller.engine.orders import Merge, Order
-from hansa.controller.engine.state import JobState
+from hansa.controller.engine.state import Happening, JobState
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Part, S
@@ -44,7 +44,7 @@ class Job:
     scorers: Roster  # sites whose evaluator is connected and may evaluate updates
     open_tasks: OpenTasks
     retention: Retention
-    touched: set[int]  # chapters of the history that have changed since the last snapshot
+    touched: set[int]  # chapters that have changed since the last snapshot
     changes: Changes  # when each version's record changed last
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
@@ -249,6 +249,11 @@ class Job:
         """Mark a version's record as changed since the last snapshot, and for those who watch the job."""
         self.touched.add(version // history.CHAPTER)
         self.changes.note(version)
+
+    def enter(self, entry: Happening) -> None:
+        """Add an entry to the chronicle."""
+        self.state.chronicle.append(entry)
+        self.touched.add(entry.newest // history.CHAPTER)
 
     # Alarms and receipts.
 

@@ -1,5 +1,6 @@
 """A job's state: everything in it follows from the job's specification and its events."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
@@ -16,13 +17,44 @@ from hansa.controller.engine.orders import Examine, Merge, Order
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.view import Contribution
-from hansa.controller.values.history import History
+from hansa.controller.values.history import History, Records
 from hansa.controller.values.members import Member
 
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
 # The phases in which the community model may change.
 MERGING: tuple[Phase, ...] = ("probing", "training", "gathering")
+
+# What an entry of the chronicle tells of.
+Kind = Literal[
+    "submitted",
+    "joined",
+    "left",
+    "left-out",
+    "running",
+    "waiting",
+    "surveyed",
+    "first-model",
+    "merged",
+    "evaluated",
+    "quarantined",
+    "failed",
+    "closing",
+    "ended",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An entry of the chronicle; there may be many, so it is small."""
+
+    number: int  # from 1, without gaps
+    at: float
+    kind: Kind
+    text: str
+    site: str  # empty: it is not about one site
+    version: int | None  # None: it is not about a version
+    newest: int  # the newest version at that time, whose chapter has the entry
 
 
 class PendingMerge(Value):
@@ -153,7 +185,9 @@ class JobState(BaseModel):
     covered: int | None = None  # the newest version whose metrics count
     merged: int = 0  # updates that are part of a version
     lost: int = 0  # updates that did not arrive, in all versions
-    history: History = Field(default_factory=History)
+    history: Records = Field(default_factory=History)  # by version, from 0 on
+    chronicle: list[Happening] = []  # what happened, told for people
+    told: dict[str, int] = {}  # how often it told of each site since the newest version
 
     @property
     def plan(self) -> Merge | None:

@@ -12,11 +12,12 @@ from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
+from hansa.common.values.views import EventView, JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order, listed
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.state import Happening
 
 NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
 
@@ -96,7 +97,7 @@ def job_view(
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
         best=state.best.version if state.best else None,
-        kept=tuple(models_of(machine)),
+        kept=tuple(models_of(machine)) if people else (),
         keep=spec.keep,
         sites=tuple(_site_views(machine, around.fleet)) if people and sites else (),
         evaluators=len(state.evaluators),
@@ -147,6 +148,18 @@ def _why_no_best(machine: Machine) -> str:
             " {metric: accuracy}}` they also evaluate on validation data"
         )
     return "no version was evaluated on enough examples yet (evaluate.min_coverage)"
+
+
+def event_view(entry: Happening) -> EventView:
+    """Return an entry of the chronicle as operators see it."""
+    return EventView(
+        sequence=entry.number,
+        time=iso(entry.at),
+        kind=entry.kind,
+        text=entry.text,
+        site=entry.site or None,
+        version=entry.version,
+    )
 
 
 def origin_of(machine: Machine, version: int, resolved: Resolved | None) -> ModelOrigin:

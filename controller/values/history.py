@@ -6,6 +6,7 @@ kept as compressed JSON, about a thirtieth of what it takes in memory otherwise.
 """
 
 import zlib
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, SupportsIndex, overload
 
@@ -19,8 +20,40 @@ OPEN = 2  # chapters that are being written: late reports are mostly on the newe
 VERSIONS = TypeAdapter(list[Version])
 
 
-class History(Sequence[Version]):
+class Records(Sequence[Version]):
     """The versions of a job, from 0 on. It reads like a list; to change a version, have it `opened`."""
+
+    @abstractmethod
+    def append(self, version: Version) -> None:
+        """Add the next version."""
+
+    @abstractmethod
+    def opened(self, version: int) -> Version:
+        """Return a version for the caller to change, until the event that is being handled is over."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} versions>"
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        """Accept and write a list of versions."""
+        return core_schema.no_info_plain_validator_function(
+            lambda value: value if isinstance(value, Records) else History(VERSIONS.validate_python(value)),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda history: [version.model_dump() for version in history]
+            ),
+        )
+
+
+class History(Records):
+    """Versions in memory."""
 
     def __init__(self, versions: Iterable[Version] = ()) -> None:
         self._length = 0
@@ -54,7 +87,7 @@ class History(Sequence[Version]):
                 self._closed[old] = _packed(_written(self._open.pop(old)))
 
     def opened(self, version: int) -> Version:
-        """Return a version for the caller to change, until the next one is added."""
+        """Return a version for the caller to change."""
         number, place = divmod(version, CHAPTER)
         if number in self._closed:
             self._open[number] = _parsed(self._closed.pop(number))
@@ -65,7 +98,7 @@ class History(Sequence[Version]):
         """Return a chapter as JSON."""
         if number in self._closed:
             return zlib.decompress(self._closed[number]).decode()
-        return _written(self._open[number])
+        return _written(self._open.get(number, []))
 
     def _chapter(self, number: int) -> list[Version]:
         if number in self._open:
@@ -89,26 +122,6 @@ class History(Sequence[Version]):
 
     def __iter__(self) -> Iterator[Version]:
         return (self[number] for number in range(self._length))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        return f"<{self._length} versions>"
-
-    @classmethod
-    def __get_pydantic_core_schema__(
-        cls, source: object, handler: GetCoreSchemaHandler
-    ) -> core_schema.CoreSchema:
-        """Accept and write a list of versions."""
-        return core_schema.no_info_plain_validator_function(
-            lambda value: value if isinstance(value, cls) else cls(VERSIONS.validate_python(value)),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                lambda history: [version.model_dump() for version in history]
-            ),
-        )
 
 
 def _written(versions: list[Version]) -> str:
