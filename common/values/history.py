@@ -194,7 +194,8 @@ class VersionView(Version):
 
     evaluated: bool = False  # there are metrics, and no evaluator's report is pending
     settled: bool = False  # nothing in it will change any more
-    update_count: int = 0  # updates that are new in it, even if they are left out here
+    # Updates that are new in it, even if they are left out here
+    update_count: int = Field(default_factory=lambda version: len(version["updates"]))
     detailed: bool = True  # False: what single sites did and found was left out, as `brief` does
 
     @property
