@@ -11,6 +11,7 @@ import pytest
 from hansa import AsyncClient, AsyncJob, Client, JobCancelled, JobFailed
 from hansa.common.values.errors import HansaError, InvalidInput, Unreachable
 from hansa.common.values.tasks import Task, Train
+from hansa.protos import fleet_pb2
 from tests.redis_server import free_port
 from tests.support import APP, LightSite, Served, job, serving, wait_for_ever
 
@@ -54,13 +55,12 @@ async def test_a_job_is_submitted_watched_and_fetched(tmp_path: Path) -> None:
 
 async def test_who_waits_for_a_job_that_fails_learns_why_and_which_site_it_was(tmp_path: Path) -> None:
     async def broken(site: LightSite, task: Task) -> None:
-        if not isinstance(task.work, Train):
-            return await site.do(task)
-        from hansa.protos import fleet_pb2
-
-        report = fleet_pb2.TaskReport(site=site.name, task=task.id)
-        report.failure.MergeFrom(fleet_pb2.Failure(reason="the app raised KeyError", final=True))
-        await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+        if isinstance(task.work, Train):
+            report = fleet_pb2.TaskReport(site=site.name, task=task.id)
+            report.failure.MergeFrom(fleet_pb2.Failure(reason="the app raised KeyError", final=True))
+            await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+        else:
+            await site.do(task)
 
     async with serving(tmp_path) as served, AsyncClient(served.address) as hub:
         async with LightSite(served.address, "north", answer=broken).attending():
