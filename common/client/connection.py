@@ -29,6 +29,7 @@ class Connection:
 
     def __init__(self, to: Endpoint) -> None:
         self.to = to
+        _credentials(to)  # says at once if they cannot be used; the channel reads them again
         self._channel: grpc.aio.Channel | None = None
         self._stub: Stub | None = None
 

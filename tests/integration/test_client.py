@@ -12,6 +12,7 @@ from hansa import AsyncClient, AsyncJob, Client, JobCancelled, JobFailed
 from hansa.common.values.errors import HansaError, InvalidInput, Unreachable
 from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2
+from tests.consortium import Consortium
 from tests.redis_server import free_port
 from tests.support import APP, LightSite, Served, job, serving, wait_for_ever
 
@@ -152,8 +153,8 @@ async def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         Client(nowhere, tls=tmp_path / "tls")
     monkeypatch.setenv("HANSA_CONTROLLER", nowhere)
     assert repr(AsyncClient()) == f"<AsyncClient of {nowhere}>"
-    settings = tmp_path / "hansa.toml"
-    settings.write_text(f'[operator]\ncontroller = "10.0.0.5:7300"\ntls = "{tmp_path}"\n')
+    settings, alice = tmp_path / "hansa.toml", Consortium(tmp_path / "pki").issue("operator", "alice")
+    settings.write_text(f'[operator]\ncontroller = "10.0.0.5:7300"\ntls = "{alice}"\n')
     monkeypatch.delenv("HANSA_CONTROLLER")
     monkeypatch.setenv("HANSA_CONFIG", str(settings))
-    assert (AsyncClient().endpoint.address, AsyncClient().endpoint.tls) == ("10.0.0.5:7300", tmp_path)
+    assert (AsyncClient().endpoint.address, AsyncClient().endpoint.tls) == ("10.0.0.5:7300", alice)
