@@ -10,7 +10,8 @@ from hansa.common.client.following import Following
 from hansa.common.client.rows import Rows, version_rows
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import Layout, views
-from hansa.common.values.errors import InvalidInput, JobCancelled, JobFailed
+from hansa.common.torch.installed import require_torch
+from hansa.common.values.errors import JobCancelled, JobFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 
@@ -78,10 +79,9 @@ class AsyncJob:
     async def state_dict(self, version: int | None = None) -> dict[str, Any]:
         """Download a community model for a PyTorch network's `load_state_dict`."""
         arrays = await self.arrays(version)
-        try:
-            from hansa.common.torch.model import as_tensor
-        except ImportError:
-            raise InvalidInput("state_dict needs PyTorch; arrays() returns the model without it") from None
+        require_torch("state_dict (arrays does not)")
+        from hansa.common.torch.model import as_tensor
+
         return {name: as_tensor(array) for name, array in arrays.items()}
 
     async def arrays(self, version: int | None = None) -> "dict[str, np.ndarray]":
