@@ -11,7 +11,7 @@ from hansa.common.client.endpoint import endpoint_of
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.views import DaemonView, JobView, StatusView
+from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 from hansa.protos import operator_pb2 as operator
 
 
@@ -62,13 +62,17 @@ class AsyncClient:
 
     async def show(self, job: str) -> JobView:
         """Return one job with its history."""
-        reply = await self._connection.ask(self._stub.Show(request(job), timeout=PATIENCE))
-        return read(JobView, reply.view_json)
+        return await self._connection.show(job)
 
     async def views(self, job: str) -> AsyncIterator[JobView]:
         """Yield a job's view after every change until it has ended or the connection breaks."""
         async for view in self._connection.views(job):
             yield view
+
+    async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:
+        """Yield what happened in a job after an event; with `follow` also what happens until it ends."""
+        async for event in self._connection.events(job, after, follow):
+            yield event
 
     async def cancel(self, job: str) -> JobView:
         """Cancel a job; its last community model is kept."""

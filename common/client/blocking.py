@@ -15,7 +15,7 @@ from hansa.common.client.submission import Source
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import VersionView
-from hansa.common.values.views import DaemonView, JobView, StatusView
+from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,10 @@ class Job:
         this waits and goes on where it stopped.
         """
         return self._client.iterate(lambda: self._job.watch(after))
+
+    def events(self, after: int = 0) -> Iterator[EventView]:
+        """Yield what happens in the job in plain words, after an event, until the job ends."""
+        return self._client.iterate(lambda: self._job.events(after))
 
     def result(self, timeout: float | None = None) -> JobView:
         """Wait for the job's end and return it with its history; raise JobFailed unless it completed.

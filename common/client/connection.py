@@ -12,7 +12,7 @@ from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
-from hansa.common.values.views import JobView
+from hansa.common.values.views import EventView, JobView
 from hansa.common.values.words import cleaned
 from hansa.protos import operator_pb2 as operator
 
@@ -52,11 +52,24 @@ class Connection:
         with self.reaching(), translated():
             return await call
 
+    async def show(self, job: str) -> JobView:
+        """Return one job."""
+        reply = await self.ask(self.stub.Show(request(job), timeout=PATIENCE))
+        return read(JobView, reply.view_json)
+
     async def views(self, job: str) -> AsyncIterator[JobView]:
         """Yield a job's view after every change until it has ended or the connection breaks."""
         with self.reaching(), translated():
             async for reply in self.stub.Watch(request(job)):
                 yield read(JobView, reply.view_json)
+
+    async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:
+        """Yield what happened in a job after an event; with `follow` also what happens until it ends."""
+        wanted = operator.EventsRequest(job=request(job).job, after=after, follow=follow)
+        with self.reaching(), translated():
+            async for reply in self.stub.Events(wanted):
+                for text in reply.events_json:
+                    yield read(EventView, text)
 
     def reaching(self) -> "_Reaching":
         """Return a context that adds address and hints to an error when there is no answer."""

@@ -13,7 +13,7 @@ from hansa.common.models.frames import Layout, views
 from hansa.common.torch.installed import require_torch
 from hansa.common.values.errors import JobCancelled, JobFailed
 from hansa.common.values.history import VersionView
-from hansa.common.values.views import JobView
+from hansa.common.values.views import EventView, JobView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,6 +51,11 @@ class AsyncJob:
         """
         async for version in self._following().versions(after):
             yield version
+
+    async def events(self, after: int = 0) -> AsyncIterator[EventView]:
+        """Yield what happens in the job in plain words, after an event, until the job ends."""
+        async for event in self._following().events(after):
+            yield event
 
     async def result(self, timeout: float | None = None) -> JobView:  # noqa: ASYNC109 - as elsewhere in Python
         """Wait for the job's end and return it with its history; raise JobFailed unless it completed.

@@ -21,7 +21,11 @@ from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 
 T = TypeVar("T")
-ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify.cli"}
+ELSEWHERE = {
+    "events": "hansa.common.ui.events",
+    "compare": "hansa.common.ui.compare",
+    "verify": "hansa.controller.verify.cli",
+}
 
 
 class JobGroup(click.Group):

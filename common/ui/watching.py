@@ -7,7 +7,7 @@ import click
 
 from hansa.common.client.following import Following
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.views import JobView
+from hansa.common.values.views import EventView, JobView
 
 REMINDER = 60.0  # seconds until the first reminder that the controller is still away; later ones take longer
 
@@ -33,6 +33,11 @@ class Watching:
         async for view in self._following.views():
             yield view
 
+    async def events(self, after: int = 0) -> AsyncIterator[EventView]:
+        """Yield what happened in the job after an event and what happens until it ends, each once."""
+        async for event in self._following.events(after):
+            yield event
+
     def farewell(self) -> str:
         """Return what happens to the job when somebody stops watching it."""
         if not self._following.known:
@@ -43,7 +48,7 @@ class Watching:
             return f"stopped watching job {job}, which continues when its controller is back; {ways}"
         return f"stopped watching; job {job} continues: {ways}"
 
-    def _here(self, view: JobView) -> None:
+    def _here(self) -> None:
         if self._lost is not None:
             self._tell(f"connected to {self._to} again after {self._seconds():.0f} s")
         self._lost = None

@@ -19,7 +19,7 @@ HansaError
 ├── Broken              state on disk or in memory is damaged      INTERNAL             1
 │   └── StoreFailed     the store cannot be written or read
 ├── PluginFailed        a plugin raised, or broke its contract     UNKNOWN              1
-├── JobFailed           a job that somebody waited for has failed  INTERNAL             1
+├── JobFailed           a job that somebody waited for has failed  OUT_OF_RANGE         1
 │   └── JobCancelled    or was cancelled
 └── Unreachable         no answer from the address                 UNAVAILABLE          3
 """
@@ -151,6 +151,8 @@ class PluginFailed(HansaError):
 
 class JobFailed(HansaError):
     """A job that somebody waited for has failed: why, and which site's failure it was, if it was one's."""
+
+    code = "OUT_OF_RANGE"  # no call is answered with it
 
     def __init__(self, reason: str, site: str = "") -> None:
         self.reason, self.site = reason, site
