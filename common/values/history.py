@@ -193,7 +193,8 @@ class VersionView(Version):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluated: bool = False  # there are metrics, and no evaluator's report is pending
-    settled: bool = False  # nothing in it will change any more
+    settled: bool = False  # nothing more is awaited: it is evaluated, or will not be
+    final: bool = False  # nothing in it will change any more, not even by a late report
     # Updates that are new in it, even if they are left out here
     update_count: int = Field(default_factory=lambda version: len(version["updates"]))
     detailed: bool = True  # False: what single sites did and found was left out, as `brief` does

@@ -154,7 +154,7 @@ class Machine:
         """Which versions have changed since somebody looked."""
         return self._job.changes
 
-    def is_settled(self, record: Version) -> bool:
+    def is_final(self, record: Version) -> bool:
         """Whether nothing in a version's record will change any more."""
         if self.ended:
             return True

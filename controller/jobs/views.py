@@ -80,6 +80,7 @@ def job_view(
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
+        site=state.failed_site or "",
         warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
@@ -221,12 +222,16 @@ def history_views(
 ) -> Iterator[VersionView]:
     """Yield versions of a job as operators see them: those from `since` on, or those that are named."""
     history = machine.state.history
-    for record in history[max(since, 0) :] if versions is None else map(history.__getitem__, versions):
+    for version in range(max(since, 0), len(history)) if versions is None else versions:
+        record = history[version]
+        awaited = machine.awaits(record)
+        evaluated = bool(record.examples) and not awaited
         shown = dict(record) | {
             "metrics": _metrics(machine, record),
             "test": _of_test_sites(machine, record),
-            "evaluated": bool(record.examples) and not machine.awaits(record),
-            "settled": machine.is_settled(record),
+            "evaluated": evaluated,
+            "settled": evaluated or machine.ended or (version < machine.state.version and not awaited),
+            "final": machine.is_final(record),
             "update_count": len(record.updates),
         }
         view = VersionView.model_construct(**shown)

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.ui.client import Client
-from hansa.common.ui.watching import Seen
+from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.client.following import Seen
 from hansa.common.values.errors import NotFound
 from hansa.common.values.history import VersionView
 from hansa.common.values.tasks import Evaluate, Task, Train
@@ -55,9 +55,9 @@ async def test_best_last_and_numbered_models_can_be_fetched_also_after_a_restart
         spec = job(pace={"rounds": 5}, keep={"last": 2, "every": 3})
         runner = await ended(await served.submit(spec, None, nothing()))
         digests = [record.digest for record in runner.machine.state.history]
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             await fetches(client, runner.id, digests)
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         await fetches(client, runner.id, digests)
         assert (await client.jobs())[0].best == 2
     with opened(f"disk:{tmp_path / 'store'}", tmp_path, lease=False) as backends:
@@ -66,14 +66,14 @@ async def test_best_last_and_numbered_models_can_be_fetched_also_after_a_restart
 
 
 async def test_a_reader_who_comes_back_misses_nothing_and_is_sent_nothing_twice(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, AsyncExitStack() as sites, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites, AsyncClient(served.address) as client:
         for role in ("evaluator", "learner"):
             await sites.enter_async_context(LightSite(served.address, "a", role=role).attending())
         runner = await served.submit(job(pace={"rounds": 40}), None, nothing())
         seen, sent, over = Seen(), list[VersionView](), False
         while not over:
-            async with Client(served.address) as lost:  # after every view but the last
-                async for view in lost.watch(runner.id, after=seen.after):
+            async with AsyncClient(served.address) as lost:  # after every view but the last
+                async for view in lost.views(runner.id, after=seen.after):
                     seen.note(view.history)
                     sent += view.history
                     over = view.ended
@@ -83,8 +83,8 @@ async def test_a_reader_who_comes_back_misses_nothing_and_is_sent_nothing_twice(
         assert [version.version for version in whole] == list(range(41))
         newest = {version.version: version for version in sent}
         assert [newest[version.version] for version in whole] == [version.brief() for version in whole]
-        settled = [version.version for version in sent if version.settled]
-        assert len(settled) == len(set(settled)) == 41
+        final = [version.version for version in sent if version.final]
+        assert len(final) == len(set(final)) == 41
         part = [version async for version in client.history(runner.id, after=9, limit=3, detail=False)]
         assert part == [version.brief() for version in whole[10:13]]
         assert whole[5].evaluations["a"].metrics == whole[5].metrics
@@ -100,12 +100,12 @@ def test_a_version_that_is_none_is_refused_with_what_can_be_given(version: str, 
     assert "give best, last or a number" in refused.output
 
 
-async def fetches(client: Client, job: str, digests: list[str]) -> None:
+async def fetches(client: AsyncClient, job: str, digests: list[str]) -> None:
     view = await client.show(job)
     assert (view.best, view.version) == (2, 5)
     assert view.kept == (2, 3, 4, 5)
     for version, number in (("best", 2), ("last", 5), (3, 3), (4, 4)):
-        manifest, _, origin = await client.export(job, version)
+        manifest, _, origin = await client.model(job, version)
         assert manifest.digest.hex() == digests[number]
         assert origin is not None
         assert origin.version == number
