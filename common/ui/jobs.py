@@ -19,6 +19,7 @@ from hansa.common.ui.versions import numbers, print_versions
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
+from hansa.common.values.words import listed
 
 T = TypeVar("T")
 ELSEWHERE = {
@@ -153,6 +154,9 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         f"rule {view.rule}, app {view.app}, submitted {view.submitted}, {view.seconds:.1f} s,"
         f" {amount(view.bytes_up)} up, {amount(view.bytes_down)} down"
     )
+    if view.kept:
+        names = [f"{version} (best)" if version == view.best else str(version) for version in view.kept]
+        click.echo(f"models kept: version {listed(names, 20)}")
     for warning in view.warnings:
         click.echo(f"warning: {warning}")
     if metrics_missing(view):
