@@ -21,7 +21,7 @@ from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
-from hansa.common.values.results import Evaluation, Split
+from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Task
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Measurer:
         plain = beside.model_copy(update={"own_model": None, "personal": ""})
         return evaluation.model_copy(update={"validation": plain})
 
-    def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray], chosen: Split) -> Evaluation:
+    def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray], chosen: str) -> Evaluation:
         """Evaluate a model on a part of the site's data."""
         prepared = self._prepare(app, task, chosen)
         if not len(prepared.examples):
@@ -126,7 +126,7 @@ class Measurer:
             self._training[task.job] = to_tensors(app, training, self._options.device)
         return self._training[task.job]
 
-    def _prepare(self, app: App, task: Task, chosen: Split) -> Prepared:
+    def _prepare(self, app: App, task: Task, chosen: str) -> Prepared:
         """Return the data to evaluate on: validation data, test data, or all data."""
         if task.job not in self._prepared:
             make_room(self._prepared)

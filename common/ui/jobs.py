@@ -44,7 +44,7 @@ class JobGroup(click.Group):
         return super().get_command(ctx, cmd_name)
 
 
-class WhichVersion(click.ParamType):
+class WhichVersion(click.ParamType[int | str]):
     """A version of a job: `best`, `last` or a number."""
 
     name = "VERSION"
