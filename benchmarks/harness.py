@@ -37,7 +37,7 @@ def _lines(path: str) -> list[str]:
 
 
 def memory_of(pid: int | str) -> dict[str, float]:
-    """Return the memory of a process in MiB, as the kernel reports it: peak and current; 0 if it has ended."""
+    """Return the memory of a process in MiB, as the kernel reports it: peak and current; 0 if it is over."""
     fields = dict(line.split(":", 1) for line in _lines(f"/proc/{pid}/status"))
     names = {"peak": "VmHWM", "now": "VmRSS", "anonymous": "RssAnon"}
     return {name: round(int(fields.get(field, "0").split()[0]) / 1024, 1) for name, field in names.items()}

@@ -23,7 +23,7 @@ from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.evaluator.measurer import Measurer, PreparedData
 from hansa.learner.jobs import Parts, SplitData
 from hansa.learner.trainer import Trainer
-from hansa.simulation.batched.agreement import LEAST
+from hansa.simulation.batched.agreement import wanted
 from hansa.simulation.batched.blocks import Blocks
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
 from hansa.simulation.data import TRAINING, VirtualData
@@ -75,7 +75,7 @@ class Desk:
         self._app, self._data, self._models = load_app(ref), data, models
         self._networks = Networks("cpu")
         blocks = Blocks(self._app, self._networks, models, self._training_data, self.do)
-        self._blocks = blocks if batched and len(data.names) >= LEAST else None
+        self._blocks = blocks if wanted(batched, len(data.names)) else None
         self._parts: OrderedDict[int, Parts] = OrderedDict()
         self._prepared: OrderedDict[int, PreparedData] = OrderedDict()
         self._pauses = Pauses(self._attempt)

@@ -38,7 +38,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     modules: dict[str, list[pytest.Item]] = {}
     for item in items:
         modules.setdefault(item.nodeid.partition("::")[0], []).append(item)
-    quick, slow = [], []
+    quick: list[list[pytest.Item]] = []
+    slow: list[list[pytest.Item]] = []
     for name, tests in modules.items():
         (quick if name.startswith("tests/unit/") else slow).append(tests)
     places = [(index / len(group), tests) for group in (slow, quick) for index, tests in enumerate(group)]

@@ -1,8 +1,8 @@
-"""Rounds of small clients on Flower's simulation engine, run in the peer's environment: SITES EXAMPLES ROUNDS.
+"""Rounds of small clients on Flower's simulation engine, in an environment of its own: SITES EXAMPLES ROUNDS.
 
 All sites take part in every round, with the network, the batch (all of a site's examples) and the learning
-rate of our own job. Nothing is evaluated. The last line of the output is JSON: the moments at which the server
-had each round's model.
+rate of our own job. Nothing is evaluated. The last line of the output is JSON: the moments at which the
+server had each round's model.
 """
 
 import functools

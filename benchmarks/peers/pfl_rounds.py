@@ -1,8 +1,8 @@
 """Rounds of small clients on Apple's pfl, run in the peer's environment: SITES COHORT EXAMPLES ROUNDS TRAIN.
 
-The network, the batch (all of a site's examples) and the learning rate are those of our own job; TRAIN is 0 to
-train nothing. Nothing is evaluated after the first round. With `torch.distributed.run` each process has a part
-of the cohort. The last line of the output is JSON: the moments at which each round's model was ready.
+The network, the batch (all of a site's examples) and the learning rate are those of our own job; TRAIN is 0
+to train nothing. Nothing is evaluated after the first round. With `torch.distributed.run` each process has a
+part of the cohort. The last line of the output is JSON: the moments at which each round's model was ready.
 """
 
 import json

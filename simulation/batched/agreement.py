@@ -27,6 +27,11 @@ DECISIVE = 32  # if blocks of this width are not faster, no others are tried
 SHARE = 1.0  # of the loop's time that a block may take
 
 
+def wanted(batched: bool, sites: int) -> bool:
+    """Whether clients are to be trained in blocks at all, as a simulation asks for and its sites allow."""
+    return batched and sites >= LEAST
+
+
 @dataclass(frozen=True)
 class _Kind:
     """What the bits of a block depend on, apart from the app."""

@@ -45,8 +45,10 @@ class BlockCrew(Crew, Generic[W]):
 
     noun = "workers"  # what messages call them
 
-    def __init__(self, store: SharedStore) -> None:
+    def __init__(self, store: SharedStore, batched: bool) -> None:
+        """If it is `batched`, quick tasks are kept together, even if other workers have nothing to do."""
         self.store = store
+        self._batched = batched
         self.workers: list[W] = []
         self._queue: OrderedDict[TaskId, Assignment] = OrderedDict()
         # To be done one by one: a worker died of their block.
@@ -145,7 +147,9 @@ class BlockCrew(Crew, Generic[W]):
         """Take the outcomes of a block."""
         block = worker.blocks.pop(number)
         updates = [outcome.result for outcome in outcomes if isinstance(outcome.result, Update)]
-        self._quick = bool(updates) and all(update.facts.seconds < QUICK for update in updates)
+        self._quick = (
+            self._batched and bool(updates) and all(update.facts.seconds < QUICK for update in updates)
+        )
         for assignment, outcome, slot in zip(block.assignments, outcomes, block.slots, strict=True):
             result, task = outcome.result, assignment.task.id
             used = isinstance(result, Update) and result.payload == slot

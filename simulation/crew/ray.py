@@ -12,6 +12,7 @@ import numpy as np
 from hansa import __version__
 from hansa.common.values.errors import HansaError, one_line
 from hansa.common.values.ids import ModelKey, TaskId
+from hansa.simulation.batched.agreement import wanted
 from hansa.simulation.crew.actor import Opening, reunited
 from hansa.simulation.crew.alike import digests_of, software
 from hansa.simulation.crew.base import Assignment, Outcome, Update
@@ -61,7 +62,7 @@ class RayCrew(BlockCrew[_Actor]):
         store: SharedStore,
         batched: bool = True,
     ) -> None:
-        super().__init__(store)
+        super().__init__(store, wanted(batched, len(data.names)))
         self._cluster, self._ray = cluster, cluster.ray
         opening = Opening(ref, data, batched, str(Path.cwd()), software(ref), digests_of(data))
         self._opening = self._ray.put(sent(opening))

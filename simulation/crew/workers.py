@@ -14,6 +14,7 @@ from hansa.common.run.nursery import ensure_fork_server
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.tasks import Train
+from hansa.simulation.batched.agreement import wanted
 from hansa.simulation.crew.base import Assignment
 from hansa.simulation.crew.block_crew import BlockCrew, Worker
 from hansa.simulation.crew.blocks import Block, Done, Ready, Reference, received, sent, whole_payload
@@ -43,7 +44,7 @@ class Workers(BlockCrew[_Process]):
     def __init__(
         self, count: int, ref: str, data: VirtualData, store: SharedStore, batched: bool = True
     ) -> None:
-        super().__init__(store)
+        super().__init__(store, wanted(batched, len(data.names)))
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(PRELOADED)
         # It must be pickled once only: the data know their files, which may be a long list.
