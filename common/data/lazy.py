@@ -90,9 +90,10 @@ def check_dataset(app: Schema, dataset: Any, origin: Origin) -> LazyExamples:
             f"{origin}: data= returned a {type(dataset).__name__}; return Examples(x=…, y=…), or a map-style"
             " Dataset such as those of torch"
         )
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+    iterable = any(kind.__name__ == "IterableDataset" for kind in type(dataset).__mro__)  # without torch
+    if iterable or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         raise InvalidData(
-            f"{origin}: data= returned a {type(dataset).__name__} without a length or numbered examples;"
+            f"{origin}: data= returned {type(dataset).__name__}, which has no length or no numbered examples;"
             " hold-out and batches need row numbers, so return a map-style Dataset (with __len__ and"
             " __getitem__), not an iterable one"
         )
