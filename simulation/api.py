@@ -8,12 +8,12 @@ from typing import Any
 from hansa.common.job.file import load_job
 from hansa.common.run.folder import MODEL
 from hansa.common.run.site_data import located
+from hansa.common.torch.installed import require_torch
 from hansa.common.ui.layers import require_fitting_layers
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 from hansa.simulation.folders import new_folder, require_new
 from hansa.simulation.rows import Rows, version_rows
-from hansa.simulation.run import simulate as run
 
 
 class Simulated:
@@ -77,6 +77,9 @@ def simulate(
     HOST:PORT of a Ray cluster's head, or "auto" for a cluster on this machine. Unless `batched` is False,
     small clients are trained in blocks where that gives the same bits.
     """
+    require_torch("hansa.simulate()")
+    from hansa.simulation.run import simulate as run  # loads PyTorch
+
     file = Path(job)
     changes = [f"{name}={json.dumps(value)}" for name, value in (set or {}).items()]  # JSON is YAML
     spec = load_job(file, changes, here=True)

@@ -6,6 +6,7 @@ import click
 
 from hansa.common.job.file import load_job
 from hansa.common.run.site_data import located
+from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.job_documents import exit_code, outcome
 from hansa.common.ui.options import Size, print_json
@@ -106,6 +107,7 @@ def simulate(
     its results so far; --resume goes on with it, also after a crash, from a save that is at most a minute
     old.
     """
+    require_torch("hansa simulate")
     if table is not None:
         check_table(table)
     wait_without_spinning()

@@ -16,7 +16,7 @@ from hansa.common.run.folder import MODEL, REPORT, RESOLVED
 from hansa.common.run.summary import quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
-from hansa.common.ui.options import amount
+from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 from hansa.simulation.options import USUAL, Options

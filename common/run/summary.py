@@ -14,8 +14,8 @@ from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
 from hansa.common.ui.job_warnings import metrics_missing
-from hansa.common.ui.options import amount
 from hansa.common.values.history import Findings
+from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 

@@ -12,6 +12,7 @@ import click
 
 from hansa.common.process.clock import iso
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.options import (
     LONGEST,
@@ -132,6 +133,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         from hansa.common.process.memory import keep_freed_memory
         from hansa.common.process.state import detach, locked
 
+        require_torch(f"hansa {role} start")
         folder = site_folder(state, site)
         if not data.exists() and not keep_going:
             raise InvalidData(f"--data {data}: no such file or folder")

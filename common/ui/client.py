@@ -18,7 +18,7 @@ from hansa.common.rpc.incoming import Incoming
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
 from hansa.common.values.resolved import ModelOrigin
-from hansa.common.values.views import DaemonView, JobView, StatusView
+from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 from hansa.common.values.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds to wait for an answer
-V = TypeVar("V", JobView, DaemonView, StatusView, ModelOrigin)
+V = TypeVar("V", JobView, DaemonView, EventView, StatusView, ModelOrigin)
 TRIES = 20  # to resume a broken download, in a row, without receiving another frame
 
 
@@ -90,6 +90,14 @@ class Client:
         with self._reaching(), translated():
             async for reply in self._stub.Watch(_request(job)):
                 yield _read(JobView, reply.view_json)
+
+    async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:
+        """Yield what happened in a job after an event; with `follow` also what happens until it ends."""
+        request = operator.EventsRequest(job=_request(job).job, after=after, follow=follow)
+        with self._reaching(), translated():
+            async for reply in self._stub.Events(request):
+                for text in reply.events_json:
+                    yield _read(EventView, text)
 
     async def cancel(self, job: str) -> JobView:
         """Cancel a job."""

@@ -15,10 +15,11 @@ from hansa.common.ui.client import Client
 from hansa.common.ui.concordance import Compared, Concordance, Model, concord
 from hansa.common.ui.job_documents import SUMMARY, summary
 from hansa.common.ui.jobs import ask
-from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table
+from hansa.common.ui.options import controller_option, json_option, print_json, print_table
 from hansa.common.ui.versions import numbers
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.history import VersionView, finite
+from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import cleaned, counted
 

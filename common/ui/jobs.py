@@ -9,17 +9,23 @@ import click
 
 from hansa.common.process.settings import show_variables
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.torch.installed import require_torch
 from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.job_documents import details, exit_code, outcome, summary
 from hansa.common.ui.job_warnings import metrics_missing, shortfall_lines, warn, warn_of_shortfalls
-from hansa.common.ui.options import amount, controller_option, json_option, print_json, print_table, run_async
+from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.versions import numbers, print_versions
 from hansa.common.values.errors import InvalidInput
+from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 
 T = TypeVar("T")
-ELSEWHERE = {"compare": "hansa.common.ui.compare", "verify": "hansa.controller.verify.cli"}
+ELSEWHERE = {
+    "events": "hansa.common.ui.events",
+    "compare": "hansa.common.ui.compare",
+    "verify": "hansa.controller.verify.cli",
+}
 
 
 class JobGroup(click.Group):
@@ -207,6 +213,7 @@ def model(
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
     manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
     if whole:
+        require_torch("--whole")
         from hansa.common.ui.whole import completed
 
         manifest, payload, origin = completed(manifest, payload, origin, app)

@@ -7,6 +7,7 @@ from hansa.common.app import App, load_app
 from hansa.common.job.check import part_faults
 from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import JobSpec
+from hansa.common.torch.installed import is_installed
 from hansa.common.values.errors import InvalidApp, InvalidJob
 from hansa.common.values.training import Travel
 
@@ -14,7 +15,7 @@ from hansa.common.values.training import Travel
 def require_fitting_layers(spec: JobSpec, file: Path) -> None:
     """Refuse a job whose `layers` do not fit the model of its app, or leave nothing to travel.
 
-    If the app cannot be used on this machine, a site says so when it builds the model.
+    If the app or PyTorch cannot be used on this machine, a site says so when it builds the model.
     """
     if part_faults(spec.model_dump(), final=True):
         return  # the controller may know more rules
@@ -41,6 +42,8 @@ def _app(ref: str, folder: Path) -> App | None:
 
 def _divide(app: App, travel: Travel) -> None:
     """Divide the tensors of the app's model, which is built without numbers: that takes no time or memory."""
+    if not is_installed():
+        return
     import torch
 
     from hansa.common.torch import networks

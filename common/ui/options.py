@@ -162,12 +162,3 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], empty: st
     for row in rows:
         table.add_row(*row)
     screen().print(table)
-
-
-def amount(count: float) -> str:
-    """Return a number of bytes for people."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

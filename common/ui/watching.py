@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 import click
 
@@ -9,8 +10,9 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.values.errors import Unreachable
-from hansa.common.values.views import JobView
+from hansa.common.values.views import EventView, JobView
 
+T = TypeVar("T")
 REMINDER = 60.0  # seconds until the first reminder that the controller is still away; later ones take longer
 
 
@@ -31,16 +33,40 @@ class Watching:
 
     async def views(self) -> AsyncIterator[JobView]:
         """Yield the job's view after every change until it ends; report when the controller is away."""
+        async for view in self._going_on(lambda client: client.watch(self._job)):
+            self._job = view.job  # by now the name may also be another job's
+            yield view
+            if view.ended:
+                return
+
+    async def events(self, after: int = 0) -> AsyncIterator[EventView]:
+        """Yield what happened in the job after an event and what happens until it ends, each once."""
+        async with Client(self._to) as client:
+            self._job = (await client.show(self._job)).job
+        told = after
+
+        async def ask(client: Client) -> AsyncIterator[EventView | None]:
+            async for event in client.events(self._job, told, follow=True):
+                yield event
+            if (await client.show(self._job)).ended:
+                yield None
+
+        async for event in self._going_on(ask):
+            if event is None:
+                return
+            told = event.sequence
+            yield event
+
+    async def _going_on(self, ask: Callable[[Client], AsyncIterator[T]]) -> AsyncIterator[T]:
+        """Yield what a controller streams, and ask again whenever the connection is lost."""
         backoff = Backoff()
         while True:
             try:
                 async with Client(self._to) as client:
-                    async for view in client.watch(self._job):
-                        self._here(view)
+                    async for answer in ask(client):
+                        self._here()
                         backoff.reset()
-                        yield view
-                        if view.ended:
-                            return
+                        yield answer
             except Unreachable:
                 if not self._known:
                     raise
@@ -56,10 +82,10 @@ class Watching:
             return f"stopped watching job {self._job}, which continues when its controller is back; {ways}"
         return f"stopped watching; job {self._job} continues: {ways}"
 
-    def _here(self, view: JobView) -> None:
+    def _here(self) -> None:
         if self._lost is not None:
             self._tell(f"connected to {self._to} again after {self._seconds():.0f} s")
-        self._job, self._known, self._lost = view.job, True, None  # by now the name may also be another job's
+        self._known, self._lost = True, None
 
     def _away(self) -> None:
         if self._lost is None:

@@ -1,4 +1,4 @@
-"""Sizes as people write them: 512MiB, 2GiB."""
+"""Sizes as people write and read them: 512MiB, 2GiB, and 3.9 MB of traffic."""
 
 import re
 
@@ -20,3 +20,12 @@ def size_text(size: int) -> str:
         if size >= 1 << power:
             return f"{size / (1 << power):.4g} {unit}"
     return f"{size} bytes"
+
+
+def amount(count: float) -> str:
+    """Write an amount of traffic for people, in powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

@@ -81,6 +81,17 @@ class JobView(Value):
         return self.status in ("completed", "failed", "cancelled")
 
 
+class EventView(Value):
+    """Something that happened in a job, in plain words."""
+
+    sequence: int  # from 1, without gaps
+    time: str
+    kind: str  # what it is about; docs/operating.md lists the words
+    text: str
+    site: str | None = None  # if it is about one
+    version: int | None = None  # if it is about one
+
+
 class DaemonView(Value):
     """One daemon of the fleet."""
 

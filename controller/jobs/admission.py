@@ -26,6 +26,7 @@ from hansa.controller.jobs.submission import Submission, SubmittedModel
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.outline import Outline, outline_of
 from hansa.controller.rulebook.compose import compose
+from hansa.controller.rulebook.equipment import require_extras
 from hansa.controller.rulebook.resolve import software
 from hansa.controller.storage.journal import JobRecord
 from hansa.controller.storage.stores import Store
@@ -72,6 +73,7 @@ class Admission:
         """
         spec = read_again(spec)
         rule = compose(spec)
+        require_extras(rule)
         spec = spec.model_copy(update={"made_with": software(rule)})
         job = new_job_id()
         models = Submission(manifest, reference, rule.travel)

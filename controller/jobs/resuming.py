@@ -18,6 +18,7 @@ from hansa.controller.jobs.launcher import Launcher
 from hansa.controller.jobs.reading import ADVICE, CUT, Reader
 from hansa.controller.jobs.records import NO_EVENTS, Records
 from hansa.controller.jobs.runner import JobRunner
+from hansa.controller.rulebook.equipment import require_extras
 from hansa.controller.storage.journal import JobRecord
 from hansa.controller.storage.stores import Store
 from hansa.controller.work.workers import Workers
@@ -91,6 +92,8 @@ class Resumption:
             self._jobs.adopt(self._reader.failed(record, f"{reason(error)}; {ADVICE}"))
 
     async def _resume(self, machine: Machine) -> None:
+        if not machine.ended:
+            require_extras(machine.rule)  # it may have begun on a controller that had them
         io = self._workers.io
         stored = await io(self._store.keys, f"{machine.job}/")
         loss = await self._loss(machine, stored)

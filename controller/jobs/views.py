@@ -11,11 +11,12 @@ from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
+from hansa.common.values.views import EventView, JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.state import Happening
 
 NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
 
@@ -92,6 +93,18 @@ def job_view(
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(history_views(machine, since)) if history else (),
+    )
+
+
+def event_view(entry: Happening) -> EventView:
+    """Return an entry of the chronicle as operators see it."""
+    return EventView(
+        sequence=entry.number,
+        time=iso(entry.at),
+        kind=entry.kind,
+        text=entry.text,
+        site=entry.site or None,
+        version=entry.version,
     )
 
 

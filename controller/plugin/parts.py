@@ -63,6 +63,11 @@ class Part(Plugin, Generic[S]):
     needs_anatomy: ClassVar[bool] = False
 
     @property
+    def extras(self) -> Mapping[str, str]:
+        """The extras of Hansa that the controller must have for this part, each with advice if it has not."""
+        return {}
+
+    @property
     def auxiliary(self) -> tuple[Auxiliary, ...]:
         """The tensors that travel beside the model for this part."""
         return ()

@@ -83,6 +83,11 @@ class Fusion(Weigher[Fusing]):
     seed: int | None = Field(None, ge=0, strict=True, description="of the autoencoder (default: the job's)")
 
     @property
+    def extras(self) -> Mapping[str, str]:
+        """The autoencoder is a network of PyTorch; the mixture that it starts from is not."""
+        return {"torch": "use weigh.backend: em"} if self.backend == "vae" else {}
+
+    @property
     def examination_seconds(self) -> float:
         """How long a merge waits for a fit."""
         return self.time_limit

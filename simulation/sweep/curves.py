@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from hansa.common.data.pictures import COLORS, FAINT, INK, PAPER
-from hansa.common.ui.options import amount
 from hansa.common.values.errors import InvalidInput
+from hansa.common.values.sizes import amount
 from hansa.common.values.words import counted
 from hansa.simulation.sweep.names import simple
 from hansa.simulation.sweep.results import Result, VersionRow

@@ -18,6 +18,7 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
 from hansa.common.run.trial import Report, run_trial
 from hansa.common.site.source import source_of
+from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.client import Client
 from hansa.common.ui.watching import Watching
@@ -78,6 +79,7 @@ class SimulationRunner:
 
     def prepare(self) -> None:
         """Get ready to load PyTorch."""
+        require_torch("a sweep by simulation")
         wait_without_spinning()
         if self._ray is not None:
             from hansa.simulation.crew.cluster import require_ray
@@ -110,7 +112,8 @@ class ProcessRunner:
     way = Way("processes", ignored={"simulate": REAL})
 
     def prepare(self) -> None:
-        """There is nothing that could be missing."""
+        """Require what the processes need."""
+        require_torch("a sweep with --processes")
 
     def run(self, spec: JobSpec, folder: Path) -> Report:
         """Run a job; its data, states and stored models are removed when it has completed."""

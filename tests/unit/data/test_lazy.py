@@ -63,7 +63,8 @@ class Wordless:
 
 
 def app_of(data: object, **more: Any) -> App:
-    return App(**{"model": list, "classes": 3, "data": lambda _path, _split: data} | more)
+    fields: dict[str, Any] = {"model": list, "classes": 3, "data": lambda _path, _split: data}
+    return App(**fields | more)
 
 
 def lazy(data: object, **more: Any) -> LazyExamples:
@@ -185,4 +186,4 @@ def test_what_is_for_datasets_goes_with_datasets_only() -> None:
         with pytest.raises(InvalidData, match="need a Dataset; for arrays there is transform="):
             app_of(Examples(np.zeros((2, 1)), np.zeros(2, np.int64)), **more).load(HERE, "train")
     with pytest.raises(InvalidApp, match="0 to 64"):
-        App(model=list, classes=2, data=Counted, workers=-1)  # type: ignore[arg-type]
+        App(model=list, classes=2, data=Counted, workers=-1)

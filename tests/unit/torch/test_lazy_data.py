@@ -38,7 +38,11 @@ class Two(nn.Module):
 
 def of(rows: list[Any], **more: Any) -> tuple[App, LazyData]:
     """Return an app whose data are these examples, and the data."""
-    fields = {"model": lambda: nn.Linear(3, 2), "classes": 2, "data": lambda _path, _split: rows}
+    fields: dict[str, Any] = {
+        "model": lambda: nn.Linear(3, 2),
+        "classes": 2,
+        "data": lambda _path, _split: rows,
+    }
     app = App(**fields | more)
     examples = app.load(HERE, "train")
     assert isinstance(examples, LazyExamples)

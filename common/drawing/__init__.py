@@ -1,0 +1,1 @@
+"""Pictures as SVG, made in Python: the same ones in reports, on the dashboard, in notebooks and in sweeps."""

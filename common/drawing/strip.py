@@ -1,0 +1,139 @@
+"""A strip of rounds by site: who took part when, who was asked in vain, who was not asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from hansa.common.drawing.curves import nothing
+from hansa.common.drawing.markup import tag
+from hansa.common.drawing.plot import path, picture, text
+from hansa.common.drawing.scale import Axis, brief, fitted, scale_of, width_of
+
+WIDTH = 1120.0
+COLUMNS = 160  # more rounds than these are drawn together
+HOVER = 600  # cells up to which each says what happened
+ROW, LOW_ROW = 20.0, 11.0
+LEVELS = 4
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a site did in a round."""
+
+    share: float = 0.0  # of what it was to do: 0 nothing, 1 everything; decides how dark the cell is
+    lost: str = ""  # why what it was asked for did not arrive
+    late: bool = False  # it arrived, but was stale or after the deadline
+    words: str = ""  # for a pointer
+
+
+@dataclass
+class _Joined:
+    share: float = 0.0
+    lost: int = 0
+    late: int = 0
+    words: str = ""
+
+
+def strip(
+    title: str,
+    rounds: Sequence[tuple[float, Mapping[str, Cell]]],
+    sites: Sequence[str],
+    x: Axis,
+    about: str = "",
+    width: float = WIDTH,
+) -> Element:
+    """Return a row for each site and a column for each round, or for several if there are many.
+
+    Filled cells are updates, a cross is an update that was lost, an open frame one that was late. If rounds
+    are drawn together, a cell is as dark as the share of them in which the site took part.
+    """
+    if not rounds or not sites:
+        return nothing(title, (width, 100.0), "There are no rounds yet.")
+    every = -(-len(rounds) // COLUMNS)
+    columns = -(-len(rounds) // every)
+    left = min(170.0, max(map(width_of, sites)) + 14.0)
+    tall = ROW if len(sites) <= 40 else LOW_ROW
+    wide = min(26.0, (width - left - 10) / columns)
+    gap = 2.0 if wide >= 8 else 1.0 if wide >= 4 else 0.3
+    top = 6.0
+    boxes: dict[str, str] = {}
+    hover: list[Element] = []
+    for at, site in enumerate(sites):
+        for column in range(columns):
+            cell = _joined(rounds[column * every : (column + 1) * every], site)
+            place = left + column * wide, top + at * tall
+            size = wide - gap, tall - (2.5 if tall >= ROW else 1.5)
+            box = f"M{place[0]:.1f} {place[1]:.1f}h{size[0]:.1f}v{size[1]:.1f}h{-size[0]:.1f}z"
+            level = min(LEVELS, -int(-cell.share * LEVELS // 1)) if cell.share > 0 else 0
+            boxes[f"{level}"] = boxes.get(f"{level}", "") + box
+            if cell.lost and every > 1:
+                deep = max(1.2, size[1] * cell.lost / every)
+                low = place[1] + size[1] - deep
+                boxes["gone"] = (
+                    boxes.get("gone", "")
+                    + f"M{place[0]:.1f} {low:.1f}h{size[0]:.1f}v{deep:.1f}h{-size[0]:.1f}z"
+                )
+            elif cell.lost:
+                boxes["lost"] = boxes.get("lost", "") + _cross(*place, *size)
+            elif cell.late and every == 1:
+                boxes["late"] = boxes.get("late", "") + box
+            if cell.words and len(sites) * columns <= HOVER:
+                words = tag("title", f"{site}, {x.label} {brief(rounds[column * every][0])}: {cell.words}")
+                hover.append(path(box, "hit", words))
+    parts = [_ground(int(level), steps) for level, steps in sorted(boxes.items()) if level.isdigit()]
+    parts += [path(boxes[class_], class_) for class_ in ("late", "lost", "gone") if class_ in boxes]
+    bottom = top + len(sites) * tall
+    places = [place for place, _ in rounds]
+    first, last = left + (wide - gap) / 2, left + (columns - 1) * wide + (wide - gap) / 2
+    scale = scale_of(x, places, first, max(last, first + 1), max(2, int(columns * wide / 70)), wide=False)
+    ticks = [place for place in scale.ticks if place in places or every > 1]
+    labels = [
+        *(
+            text(
+                left - 8,
+                top + at * tall + tall / 2 + 3,
+                fitted(site, left - 10),
+                "name end" if tall >= ROW else "small end",
+            )
+            for at, site in enumerate(sites)
+        ),
+        *(text(scale(tick), bottom + 14, scale.form(tick), "tick middle") for tick in ticks),
+        text(left - 8, bottom + 14, x.label, "name end"),
+    ]
+    description = about or f"{len(sites)} sites and {len(rounds)} rounds."
+    if every > 1:
+        description += (
+            f" Each column stands for {every} rounds: the darker, the more of them a site took part in."
+            " Red at the bottom is the share of updates that were lost."
+        )
+    return picture(title, description, width, bottom + 22, parts, labels, hover)
+
+
+def _ground(level: int, steps: str) -> Element:
+    if level == 0:
+        return path(steps, "empty")
+    cells = path(steps, "cell")
+    cells.set("fill-opacity", f"{0.2 + 0.65 * level / LEVELS:.2f}")
+    return cells
+
+
+def _joined(part: Sequence[tuple[float, Mapping[str, Cell]]], site: str) -> _Joined:
+    """Return what a site did in some rounds that are drawn together."""
+    joined = _Joined()
+    for _, cells in part:
+        cell = cells.get(site)
+        if cell is not None:
+            joined.share += cell.share / len(part)
+            joined.lost += bool(cell.lost)
+            joined.late += cell.late
+            joined.words = cell.words or cell.lost
+    return joined
+
+
+def _cross(x: float, y: float, wide: float, tall: float) -> str:
+    half = min(wide, tall) * 0.28
+    x, y = x + wide / 2, y + tall / 2
+    return (
+        f"M{x - half:.1f} {y - half:.1f}L{x + half:.1f} {y + half:.1f}"
+        f"M{x + half:.1f} {y - half:.1f}L{x - half:.1f} {y + half:.1f}"
+    )

@@ -1,0 +1,65 @@
+"""Fewer points for long curves: what is drawn instead of them, and the sentence that says so."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+Point = tuple[float, float | None]  # None: there is no value here, and the line has a gap
+POINTS = 300  # of a line: more than there are places on half a page
+
+
+@dataclass(frozen=True)
+class Series:
+    """A named curve, and perhaps a band around it."""
+
+    name: str
+    points: Sequence[Point]
+    band: Sequence[tuple[float, float, float]] = ()  # place, lowest and highest
+    dashed: bool = False
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """A curve that is drawn with fewer points than it has."""
+
+    series: Series
+    each: int  # points that one drawn point stands for
+
+
+def thinned(series: Series, most: int = POINTS) -> Thinned:
+    """Return a curve of at most so many points: means of neighbours, with a band from lowest to highest.
+
+    Nothing that was measured lies outside what is drawn.
+    """
+    if len(series.points) <= most:
+        return Thinned(series, 1)
+    each = math.ceil(len(series.points) / most)
+    points: list[Point] = []
+    band: list[tuple[float, float, float]] = []
+    bands = {x: (low, high) for x, low, high in series.band}
+    for start in range(0, len(series.points), each):
+        part = series.points[start : start + each]
+        known = [(x, y) for x, y in part if y is not None]
+        if not known:
+            points.append((part[len(part) // 2][0], None))
+            continue
+        x = fmean(place for place, _ in known)
+        ends = [bands.get(place, (y, y)) for place, y in known]
+        points.append((x, fmean(y for _, y in known)))
+        band.append((x, min(low for low, _ in ends), max(high for _, high in ends)))
+    return Thinned(Series(series.name, points, band, series.dashed), each)
+
+
+def note(each: int, what: str = "points") -> str:
+    """Return the sentence about points that have been drawn together; empty if none have."""
+    if each < 2:
+        return ""
+    return (
+        f"Each place stands for {each} {what}: the line is their mean, the band goes from lowest to highest."
+    )
+
+
+def note_of_means(each: int) -> str:
+    """Return the sentence about points that have been drawn as their means alone."""
+    return f"Each place is the mean of {each} points." if each > 1 else ""
