@@ -17,8 +17,8 @@ from hansa import App
 from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors, to_tensors
 from hansa.common.values.ids import ModelKey
+from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import OptimizerSpec
 from hansa.learner.training.loop import train
 
 PROMISE = 1.05

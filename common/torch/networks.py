@@ -35,7 +35,21 @@ def build(app: App, seed: int, device: str) -> Any:
             f"model= returned a {type(network).__name__}, not a torch module;"
             " are train= and evaluate= missing?"
         )
-    return network.to(device)
+    return uncompiled(network).to(device)
+
+
+def uncompiled(network: Any) -> Any:
+    """Return a network without the wrappers of `torch.compile`, which would be in its tensors' names.
+
+    It is still compiled: its modules call what was compiled of them.
+    """
+    for name, part in list(network.named_children()):
+        setattr(network, name, uncompiled(part))
+    inner = getattr(network, "_orig_mod", None)
+    if inner is None:
+        return network
+    inner._compiled_call_impl = network.dynamo_ctx(inner._call_impl)  # as Module.compile() does
+    return inner
 
 
 def describe(network: Any) -> ModelSpec:

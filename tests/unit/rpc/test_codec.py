@@ -15,6 +15,7 @@ from hansa.common.rpc import codec, task_codec
 from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.stated import Stated
@@ -22,7 +23,6 @@ from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms
 from hansa.common.values.training import (
     AuxiliarySpec,
     LocalPluginSpec,
-    OptimizerSpec,
     Standard,
     Travel,
     ValidationSpec,
