@@ -182,8 +182,8 @@ def test_all_rows_are_those_for_training_and_those_for_testing() -> None:
 def test_what_is_for_datasets_goes_with_datasets_only() -> None:
     for more in ({"collate": list}, {"augment": list}, {"workers": 1}):
         with pytest.raises(InvalidApp, match="are for a Dataset; give data="):
-            App(model=list, classes=2, **more)  # type: ignore[arg-type]
+            App(model=list, classes=2, **more)
         with pytest.raises(InvalidData, match="need a Dataset; for arrays there is transform="):
             app_of(Examples(np.zeros((2, 1)), np.zeros(2, np.int64)), **more).load(HERE, "train")
     with pytest.raises(InvalidApp, match="0 to 64"):
-        App(model=list, classes=2, data=Counted, workers=-1)
+        App(model=list, classes=2, data=lambda _path, _split: [], workers=-1)
