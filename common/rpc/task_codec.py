@@ -226,7 +226,7 @@ def _optimizer_to_wire(spec: OptimizerSpec) -> fleet.Optimizer:
 
 
 def _optimizer_from_wire(wire: fleet.Optimizer) -> OptimizerSpec:
-    more = json.loads(wire.more)
+    more = json.loads(wire.more or "{}")
     common = {name: getattr(wire, name) for name in ("kind", "lr", *ALWAYS)}
     if not isinstance(more, dict) or more.keys() & common.keys():
         raise InvalidInput("the further fields of the optimizer are not an object of their own")

@@ -41,14 +41,19 @@ def build(app: App, seed: int, device: str) -> Any:
 def uncompiled(network: Any) -> Any:
     """Return a network without the wrappers of `torch.compile`, which would be in its tensors' names.
 
-    It is still compiled: its modules call what was compiled of them.
+    Its forward passes are still compiled, in the way that the app asked for.
     """
     for name, part in list(network.named_children()):
         setattr(network, name, uncompiled(part))
     inner = getattr(network, "_orig_mod", None)
     if inner is None:
         return network
-    inner._compiled_call_impl = network.dynamo_ctx(inner._call_impl)  # as Module.compile() does
+    forward = inner.forward
+
+    def traced(*inputs: Any, **named: Any) -> Any:  # torch does not trace its own layers by themselves
+        return forward(*inputs, **named)
+
+    inner.forward = network.dynamo_ctx(traced)
     return inner
 
 

@@ -7,7 +7,7 @@ names are listed here; a test compares them with what PyTorch has.
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hansa.common.values.bounds import ASKED, Value
 from hansa.common.values.words import listed
@@ -95,6 +95,11 @@ class OptimizerSpec(Value):
         if self.nesterov and (not self.momentum or self.dampening):
             raise ValueError("nesterov needs momentum, and no dampening")
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_unset_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what is left to PyTorch, so that resolved jobs show the fields of their kind alone."""
+        return {name: value for name, value in dump(self).items() if value is not None}
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -363,6 +363,6 @@ def test_a_schedule_by_round_sets_the_rate_of_each_rounds_tasks() -> None:
 def test_a_schedule_by_step_goes_to_the_sites_as_it_is() -> None:
     schedule = {"kind": "cosine", "by": "step"}
     play = Play(train={"schedule": schedule, "clip": 2, "accumulate": 3, "precision": "bf16"})
-    work = play.training("a")["a"].work
+    (work, _) = (task.work for task in play.training("a", "b").values())
     assert isinstance(work, Train)
     assert (work.schedule.kind, work.clip, work.accumulate, work.precision) == ("cosine", 2, 3, "bf16")

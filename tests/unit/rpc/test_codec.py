@@ -213,6 +213,7 @@ KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "TrainWork": Train,
     "EvaluateWork": Evaluate,
     "Travel": Travel,
+    "Schedule": ScheduleSpec,
 }
 WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
 
