@@ -35,7 +35,8 @@ def test_compiled_networks_have_the_names_of_their_own_and_stay_compiled() -> No
         return graph.forward
 
     def model() -> Any:
-        inside = nn.Sequential(nn.Linear(3, 4), torch.compile(nn.Linear(4, 4), backend=backend))
+        compiled: Any = torch.compile(nn.Linear(4, 4), backend=backend)
+        inside = nn.Sequential(nn.Linear(3, 4), compiled)
         return torch.compile(nn.Sequential(inside, nn.Linear(4, 2)), backend=backend)
 
     network = built(model)
