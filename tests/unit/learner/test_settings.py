@@ -66,8 +66,10 @@ def moved(rows: int, hooks: Hooks | None = None, value: float = 1.0, **more: Any
     ],
 )
 def test_a_schedule_multiplies_the_rate_of_each_step(schedule: ScheduleSpec, factors: list[float]) -> None:
-    for more in ({"rows": 4}, {"rows": 2, "epochs": 2}):
-        assert moved(**more, schedule=schedule)[0] == pytest.approx(0.1 * sum(factors), abs=1e-12)
+    for rows, epochs in ((4, 1), (2, 2)):
+        assert moved(rows, epochs=epochs, schedule=schedule)[0] == pytest.approx(
+            0.1 * sum(factors), abs=1e-12
+        )
 
 
 def test_a_schedule_that_ends_before_its_task_is_refused() -> None:
