@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
 from hansa.common.values.bounds import ASKED, Value
-from hansa.common.values.words import listed
 
 Kind = Literal[
     "sgd",
@@ -90,7 +89,7 @@ class OptimizerSpec(Value):
         for name, field in type(self).model_fields.items():
             given = getattr(self, name) != field.default
             if given and name not in ("kind", "lr", *FIELDS[self.kind]):
-                owners = listed([kind for kind in FIELDS if name in FIELDS[kind]], 4)
+                owners = " and ".join(kind for kind in FIELDS if name in FIELDS[kind])
                 raise ValueError(f"{name} belongs to {owners}; {self.kind} has no such thing")
         if self.nesterov and (not self.momentum or self.dampening):
             raise ValueError("nesterov needs momentum, and no dampening")

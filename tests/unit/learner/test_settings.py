@@ -13,7 +13,7 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.torch.data import Tensors
-from hansa.common.torch.devices import computing_in, require_device
+from hansa.common.torch.devices import computing_in, require_device, supports_bf16
 from hansa.common.values.errors import InvalidApp, InvalidInput, Refused, Unequipped
 from hansa.common.values.optimizers import FIELDS, OptimizerSpec, ScheduleSpec
 from hansa.common.values.tasks import Train
@@ -115,7 +115,7 @@ def test_bf16_computes_in_bfloat16_and_keeps_the_weights() -> None:
     app = App(model=list, classes=2, loss=lambda out, y: kinds.add(out.dtype) or _loss(out, y))  # type: ignore[func-returns-value]
     module = nn.Linear(3, 2)
     data = Tensors(torch.randn(8, 3), torch.zeros(8, dtype=torch.int64))
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not supports_bf16("cpu"):
         pytest.skip("this machine does not compute in bfloat16")
     train(app, module, data, work_of(precision="bf16"), 1, lambda *_: None, lambda: False)
     assert kinds == {torch.bfloat16}
@@ -151,7 +151,7 @@ def test_fields_of_optimizers_reach_pytorch_and_those_of_others_are_refused() ->
     assert (group["alpha"], group["centered"], group["momentum"], group["eps"]) == (0.5, True, 0.9, 1e-8)
     for wrong, message in (
         ({"kind": "adam", "rho": 0.5}, "rho belongs to adadelta; adam has no such thing"),
-        ({"kind": "rprop", "weight_decay": 0.5}, "weight_decay belongs to sgd, adam"),
+        ({"kind": "rprop", "weight_decay": 0.5}, "weight_decay belongs to sgd and adam"),
         ({"nesterov": True}, "nesterov needs momentum"),
         ({"kind": "LBFGS"}, "lbfgs cannot be used: it evaluates a batch several times"),
     ):
