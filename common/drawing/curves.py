@@ -66,8 +66,7 @@ def curves(
         parts += names_at_ends(heights, ground.right, ground.top, ground.bottom, right)
     each = max(each.each for each in less)
     remark = (note_of_means if many else note)(each)
-    words = " ".join(filter(None, [about or described(series, x, y), remark]))
-    return picture(title, words, *size, ground.ground, parts)
+    return picture(title, about or described(series, x, y), *size, ground.ground, parts, remark=remark)
 
 
 def nothing(

@@ -101,12 +101,12 @@ def strip(
         text(left - 8, bottom + 14, x.label, "name end"),
     ]
     description = about or f"{len(sites)} sites and {len(rounds)} rounds."
-    if every > 1:
-        description += (
-            f" Each column stands for {every} rounds: the darker, the more of them a site took part in."
-            " Red at the bottom is the share of updates that were lost."
-        )
-    return picture(title, description, width, bottom + 22, parts, labels, hover)
+    remark = (
+        f"Each column stands for {every} rounds: the darker, the more of them a site took part in;"
+        " red at the bottom is the share of updates that were lost."
+    )
+    joined = remark if every > 1 else ""
+    return picture(title, description, width, bottom + 22, parts, labels, hover, remark=joined)
 
 
 def _ground(level: int, steps: str) -> Element:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from hansa.common.models.checkpoints import load_checkpoint
+from hansa.common.report.material import REPORT
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.client import Client
 from hansa.common.ui.concordance import Compared, Concordance, Model, concord
@@ -25,7 +26,7 @@ from hansa.common.values.words import cleaned, counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
-REPORT, MODEL = "report.json", "model.safetensors"  # the files that `hansa run` writes
+MODEL = "model.safetensors"  # that `hansa run` writes
 COMPARED = {
     *("version", "round", "seconds", "bytes_up", "bytes_down"),
     *("metrics", "examples", "examples_total", "drawn", "covered", "test"),

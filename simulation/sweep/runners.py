@@ -14,8 +14,9 @@ import yaml
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.process.state import holder
+from hansa.common.report.material import PAGE, REPORT, RESOLVED
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.run.folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
+from hansa.common.run.folder import MODEL, keep_resolved, keep_results
 from hansa.common.run.trial import Report, run_trial
 from hansa.common.site.source import source_of
 from hansa.common.torch.installed import require_torch
@@ -29,7 +30,7 @@ from hansa.simulation.sweep.records import RECORD, note_job, noted_job
 JOB, LOGS, TRACEBACK = "job.yaml", "logs", "traceback.txt"
 REAL = "real sites are as fast as they are"
 OWN = "the sites of a standing controller have data of their own"
-KEPT = (REPORT, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
+KEPT = (REPORT, PAGE, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
 
 
 class Runner(Protocol):
