@@ -79,6 +79,45 @@ class JobReply(google.protobuf.message.Message):
 global___JobReply = JobReply
 
 @typing.final
+class EventsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    """as in JobRequest"""
+    after: builtins.int
+    """the last event that the caller has; 0: none"""
+    follow: builtins.bool
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        after: builtins.int = ...,
+        follow: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "follow", b"follow", "job", b"job"]) -> None: ...
+
+global___EventsRequest = EventsRequest
+
+@typing.final
+class EventsReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EVENTS_JSON_FIELD_NUMBER: builtins.int
+    @property
+    def events_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        events_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["events_json", b"events_json"]) -> None: ...
+
+global___EventsReply = EventsReply
+
+@typing.final
 class ListRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

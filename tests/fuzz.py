@@ -43,6 +43,7 @@ from tests.support import APP, STATUS, filled, job, sealed, small_spec
 CHECK = "/grpc.health.v1.Health/Check"
 METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
+STREAMS = ("Watch", "Events")  # that may go on for ever
 PATIENCE = 10.0  # seconds after which an input counts as hanging
 GROWTH = 256  # MiB by which the process may grow in total
 # Inputs after which the federation is created anew: honest jobs and audit records take memory, too.
@@ -92,7 +93,7 @@ class Target:
                     if found.response_streaming:
                         answers = found.stream_stream(words(), context)
                         for _ in range(2):
-                            if await anext(answers, None) is None or method.endswith("Watch"):
+                            if await anext(answers, None) is None or method.endswith(STREAMS):
                                 break
                         await answers.aclose()
                     else:
@@ -108,7 +109,7 @@ class Target:
         answers = aiter(call)
         try:
             for _ in range(2):
-                if await anext(answers, None) is None or method.endswith("Watch"):
+                if await anext(answers, None) is None or method.endswith(STREAMS):
                     break
         except grpc.aio.AioRpcError as error:
             if str(error.details()).startswith(CUT_SHORT):
@@ -244,6 +245,10 @@ async def _play(made: Target) -> None:
         "Show": [seed(jobs)],
         "List": [seed(operator_pb2.ListRequest())],
         "Watch": [seed(jobs)],
+        "Events": [
+            seed(operator_pb2.EventsRequest(job=runner.id, after=1)),
+            seed(operator_pb2.EventsRequest(job=runner.id, follow=True)),
+        ],
         "Cancel": [seed(operator_pb2.JobRequest(job="jffffffff"))],
         "Model": [seed(model)],
         "Sites": [seed(operator_pb2.SitesRequest())],

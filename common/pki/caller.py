@@ -16,14 +16,14 @@ from hansa.common.values.errors import Unproven
 from hansa.common.values.ids import NAME
 
 # A store is a Redis server: it never calls.
-Role = Literal["controller", "learner", "evaluator", "operator", "store"]
+Role = Literal["controller", "learner", "evaluator", "operator", "viewer", "store"]
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 
 
 @dataclass(frozen=True)
 class Caller:
-    """The holder of a certificate: a site's daemon, a controller, or an operator."""
+    """The holder of a certificate: a site's daemon, a controller, an operator, or a viewer."""
 
     role: Role
     name: str  # of the site, the controller or the person

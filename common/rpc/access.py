@@ -66,10 +66,11 @@ def _uploader(message: bytes) -> Claim:
         raise InvalidInput("the stream does not begin with an UploadHeader") from None
 
 
-EVERYBODY: frozenset[Role] = frozenset(("controller", "learner", "evaluator", "operator"))
+EVERYBODY: frozenset[Role] = frozenset(("controller", "learner", "evaluator", "operator", "viewer"))
 LEARNER: frozenset[Role] = frozenset(("learner",))
 SITE: frozenset[Role] = frozenset(("learner", "evaluator"))
 OPERATOR: frozenset[Role] = frozenset(("operator",))
+READER: frozenset[Role] = frozenset(("operator", "viewer"))  # sees results and who did what, but no model
 
 TABLE: Mapping[str, Access] = {
     "/hansa.v1.Fleet/Attend": Access(SITE, first=FRAME, further=SMALL, silence=None, claim=_enrolled),
@@ -78,13 +79,14 @@ TABLE: Mapping[str, Access] = {
     "/hansa.v1.Fleet/Upload": Access(LEARNER, further=FRAME, claim=_uploader, counted="uploads"),
     "/hansa.v1.Fleet/Report": Access(SITE, first=8 * FRAME, claim=_site, counted="reports"),
     "/hansa.v1.Operator/Submit": Access(OPERATOR, first=MESSAGE, further=FRAME, counted="submissions"),
-    "/hansa.v1.Operator/Show": Access(OPERATOR),
-    "/hansa.v1.Operator/List": Access(OPERATOR),
-    "/hansa.v1.Operator/Watch": Access(OPERATOR, counted="watches"),
+    "/hansa.v1.Operator/Show": Access(READER),
+    "/hansa.v1.Operator/List": Access(READER),
+    "/hansa.v1.Operator/Watch": Access(READER, counted="watches"),
+    "/hansa.v1.Operator/Events": Access(READER, counted="event streams"),
     "/hansa.v1.Operator/Cancel": Access(OPERATOR),
     "/hansa.v1.Operator/Model": Access(OPERATOR, counted="downloads"),
-    "/hansa.v1.Operator/Sites": Access(OPERATOR),
-    "/hansa.v1.Operator/Status": Access(OPERATOR),
+    "/hansa.v1.Operator/Sites": Access(READER),
+    "/hansa.v1.Operator/Status": Access(READER),
     "/grpc.health.v1.Health/Check": Access(EVERYBODY),
     "/grpc.health.v1.Health/Watch": Access(EVERYBODY),
 }

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hansa.common.pki.authority import Authority
 
-ROLES = ("learner", "evaluator", "controller", "operator", "store")
+ROLES = ("learner", "evaluator", "controller", "operator", "viewer", "store")
 LOCAL = ("localhost", "127.0.0.1", "::1")  # operators on the controller's own machine
 
 directory_option = click.option(
@@ -35,7 +35,7 @@ role_option = click.option(
     "--role",
     type=click.Choice(ROLES),
     required=True,
-    help="What the holder may act as; a store is a Redis server.",
+    help="What the holder may act as: a viewer only reads, a store is a Redis server.",
 )
 name_option = click.option(
     "--site",
@@ -43,13 +43,13 @@ name_option = click.option(
     "name",
     type=Site(),
     required=True,
-    help="The site's name; for an operator, the person's.",
+    help="The site's name; for an operator or a viewer, the person's.",
 )
 
 
 @click.group()
 def pki() -> None:
-    """Issue certificates for controller, sites and operators."""
+    """Issue certificates for controller, sites, operators and viewers."""
 
 
 @pki.command()
@@ -162,7 +162,7 @@ def issue(
         files.write(out / files.REVOKED, files.read(folder / files.REVOKED), files.PUBLIC)
     until = certificate.not_valid_after_utc
     click.echo(f"{out}: certificate of {role} {name}, valid until {until:%Y-%m-%d %H:%M} UTC")
-    if key and role != "operator":
+    if key and role not in ("operator", "viewer"):
         click.echo("move the folder to its machine over a secure connection, and remove it here")
 
 

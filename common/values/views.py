@@ -50,6 +50,7 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    site: str = ""  # that failed, if a site's failure ended the job
     warnings: tuple[str, ...] = ()  # settings of the job that work but are probably not intended
     version: int = 0
     rounds: int = 0
@@ -79,6 +80,17 @@ class JobView(Value):
     def ended(self) -> bool:
         """Whether the job is over."""
         return self.status in ("completed", "failed", "cancelled")
+
+
+class EventView(Value):
+    """Something that happened in a job, in plain words."""
+
+    sequence: int  # from 1, without gaps
+    time: str
+    kind: str  # what it is about; docs/operating.md lists the words
+    text: str
+    site: str | None = None  # if it is about one
+    version: int | None = None  # if it is about one
 
 
 class DaemonView(Value):

@@ -20,11 +20,13 @@ from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.directory import Jobs
+from hansa.controller.jobs.views import event_view
 from hansa.controller.transfers.downloads import Downloads
 from hansa.protos import operator_pb2 as wire
 
 LARGEST_JOB = 1 << 20  # characters
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
+PAGE = 500  # events in a message
 
 
 class OperatorServicer:
@@ -81,6 +83,19 @@ class OperatorServicer:
             await change.wait()
             await asyncio.sleep(WATCH_PAUSE)
         yield wire.JobReply(view_json=runner.view(since=since).model_dump_json())
+
+    async def Events(self, request: wire.EventsRequest, context: Any) -> AsyncIterator[wire.EventsReply]:
+        """Tell what happened in a job after an event, and with `follow` what happens until it ends."""
+        runner, sent = await self._jobs.find(request.job), request.after
+        while True:
+            change, silent = runner.next_change(), runner.silent
+            while entries := runner.chronicle(sent, PAGE):
+                sent = entries[-1].number
+                yield wire.EventsReply(events_json=[event_view(e).model_dump_json() for e in entries])
+            if silent or not request.follow:
+                return
+            await change.wait()
+            await asyncio.sleep(WATCH_PAUSE)
 
     async def Cancel(self, request: wire.JobRequest, context: Any) -> wire.JobReply:
         """End a job."""

@@ -20,7 +20,7 @@ from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
 from hansa.controller.engine.orders import Merge, Order
-from hansa.controller.engine.state import CHAPTER, JobState
+from hansa.controller.engine.state import CHAPTER, Happening, JobState
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Part, S
@@ -42,7 +42,7 @@ class Job:
     scorers: Roster  # sites whose evaluator is connected and may evaluate updates
     open_tasks: OpenTasks
     retention: Retention
-    touched: set[int]  # chapters of the history that have changed since the last snapshot
+    touched: set[int]  # chapters that have changed since the last snapshot
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.id = id_
@@ -244,6 +244,11 @@ class Job:
     def touch(self, version: int) -> None:
         """Mark a version's record as changed since the last snapshot."""
         self.touched.add(version // CHAPTER)
+
+    def enter(self, entry: Happening) -> None:
+        """Add an entry to the chronicle."""
+        self.state.chronicle.append(entry)
+        self.touched.add(entry.newest // CHAPTER)
 
     # Alarms and receipts.
 

@@ -30,6 +30,7 @@ The engine's modules, each on top of those above it:
         gathering           waiting for sites
         sites               sites that join and leave
         results, order_results      what sites and worker threads bring back
+    chronicle   what happened, told for people
     snapshots   the memory as text
 """
 
@@ -46,8 +47,8 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName, community_key
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
+from hansa.controller.engine import chronicle, snapshots, versions
 from hansa.controller.engine import events as ev
-from hansa.controller.engine import snapshots, versions
 from hansa.controller.engine.accounts import apps, personal
 from hansa.controller.engine.effects import Effect, SendTask, SetAlarm
 from hansa.controller.engine.handlers import (
@@ -117,6 +118,7 @@ class Machine:
         self.state.alarms = alarms
         if self.spec.reference:
             versions.keep_reference(self._job)
+        chronicle.tell_submission(self._job)
         return self.resume()
 
     def resume(self) -> list[Effect]:
@@ -190,10 +192,12 @@ class Machine:
         if self.ended:
             raise Stale(f"job {self.job} has ended")
         self._job.issued = None
+        before = chronicle.before(self._job, event)
         effects = self._dispatch(self._job, event)
         effects += gathering.watch_for_absence(self._job, event.at)
         self.state.sequence += 1
         self.state.latest = event.at
+        chronicle.tell(self._job, before, event)
         return effects
 
     def abandon(self, reason: str, now: float) -> list[Effect]:

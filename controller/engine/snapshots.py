@@ -1,29 +1,35 @@
 """Snapshots: a job's memory as text, so that a restart need not replay every event.
 
-The history grows with the job, so it is cut into chapters, and a snapshot holds only the chapters that have
-changed since the last one. The journal replaces the old chapters with the new ones atomically.
+History and chronicle grow with the job, so they are cut into chapters, and a snapshot holds only the chapters
+that have changed since the last one. The journal replaces the old chapters with the new ones atomically.
 """
 
 import json
+from bisect import bisect_left
 
-from pydantic import TypeAdapter
-
+from hansa.common.values.bounds import Value
 from hansa.common.values.history import Version
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import CHAPTER, JobState
+from hansa.controller.engine.state import CHAPTER, Happening, JobState
 from hansa.controller.values.snapshots import Snapshot
 
-HISTORY = TypeAdapter(list[Version])
+
+class Chapter(Value):
+    """Some consecutive versions, and what happened while each of them was the newest."""
+
+    history: list[Version]
+    chronicle: list[Happening]
 
 
 def take(job: Job) -> Snapshot:
     """Return a job's memory, with only those chapters of the history that changed since the last snapshot."""
     memories = {point: memory.model_dump_json() for point, memory in job.memories.items()}
-    document = {"state": job.state.model_dump_json(exclude={"history"}), "memories": memories}
-    chapters = {
-        number: HISTORY.dump_json(job.state.history[number * CHAPTER : (number + 1) * CHAPTER]).decode()
-        for number in sorted(job.touched)
+    document: dict[str, object] = {
+        "state": job.state.model_dump_json(exclude={"history", "chronicle"}),
+        "memories": memories,
     }
+    document["told"] = len(job.state.chronicle)
+    chapters = {number: _chapter(job.state, number).model_dump_json() for number in sorted(job.touched)}
     job.touched.clear()
     return Snapshot(job.state.sequence, json.dumps(document), chapters)
 
@@ -33,11 +39,22 @@ def restore(job: Job, snapshot: Snapshot) -> None:
     document = json.loads(snapshot.state)
     state = JobState.model_validate_json(document["state"])
     for number in sorted(snapshot.chapters):
-        state.history += HISTORY.validate_json(snapshot.chapters[number])
-    if [record.version for record in state.history] != list(range(state.version + 1)):
+        chapter = Chapter.model_validate_json(snapshot.chapters[number])
+        state.history += chapter.history
+        state.chronicle += chapter.chronicle
+    versions, told = range(state.version + 1), range(1, document["told"] + 1)
+    if [record.version for record in state.history] != list(versions) or [
+        entry.number for entry in state.chronicle
+    ] != list(told):
         # A store that evicts keys has dropped chapters that were saved earlier.
         raise ValueError("chapters of its history are missing")
     for point, memory in job.memories.items():
         if point in document["memories"]:  # an older controller may not have known the point
             job.memories[point] = type(memory).model_validate_json(document["memories"][point])
     job.remember(state)
+
+
+def _chapter(state: JobState, number: int) -> Chapter:
+    first, end = number * CHAPTER, (number + 1) * CHAPTER
+    since, until = (bisect_left(state.chronicle, at, key=lambda entry: entry.newest) for at in (first, end))
+    return Chapter(history=state.history[first:end], chronicle=state.chronicle[since:until])

@@ -1,5 +1,6 @@
 """A job's state: everything in it follows from the job's specification and its events."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue
@@ -23,6 +24,37 @@ Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
 # The phases in which the community model may change.
 MERGING: tuple[Phase, ...] = ("probing", "training", "gathering")
+
+# What an entry of the chronicle tells of.
+Kind = Literal[
+    "submitted",
+    "joined",
+    "left",
+    "left-out",
+    "running",
+    "waiting",
+    "surveyed",
+    "first-model",
+    "merged",
+    "evaluated",
+    "quarantined",
+    "failed",
+    "closing",
+    "ended",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """An entry of the chronicle; there may be many, so it is small."""
+
+    number: int  # from 1, without gaps
+    at: float
+    kind: Kind
+    text: str
+    site: str  # empty: it is not about one site
+    version: int | None  # None: it is not about a version
+    newest: int  # the newest version at that time, whose chapter has the entry
 
 
 class PendingMerge(Value):
@@ -111,6 +143,7 @@ class JobState(BaseModel):
     accepted: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
+    failed_site: SiteName | None = None  # whose failure ended the job
     alarms: dict[str, float] = {}
     subjects: dict[TaskId, Subject] = {}  # of open evaluations
     reports: dict[str, dict[SiteName, Evaluation]] = {}  # not yet final, by the subject's name
@@ -140,6 +173,8 @@ class JobState(BaseModel):
     offered: int = 0  # the newest version that the evaluation plan was asked about
     covered: int | None = None  # the newest version whose metrics count
     history: list[Version] = []  # by version, from 0 on
+    chronicle: list[Happening] = []  # what happened, told for people
+    told: dict[str, int] = {}  # how often it told of each site since the newest version
 
     @property
     def plan(self) -> Merge | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.process import faults
 from hansa.common.process.clock import Clock
-from hansa.common.values.errors import InvalidJob, Stale, one_line, reason
+from hansa.common.values.errors import InvalidInput, InvalidJob, Stale, one_line, reason
 from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.resolved import ModelOrigin, Resolved
@@ -20,6 +20,7 @@ from hansa.controller.engine import effects as ef
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Merge
+from hansa.controller.engine.state import Happening
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.fleet.sessions import DaemonRole, Session
 from hansa.controller.jobs.chores import Chores, Traffic
@@ -72,6 +73,7 @@ class JobRunner:
         self.machine = machine
         self.traffic = Traffic()
         self.abandoned = False  # whether it ended without an event in the journal
+        self._durable = len(machine.state.chronicle)  # entries that a restart would tell in the same words
         self._workers, self._clock, self._fleet, self._records = workers, clock, fleet, records
         self._inbox: asyncio.Queue[Post] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -102,6 +104,7 @@ class JobRunner:
     async def run(self, effects: list[ef.Effect]) -> None:
         """Carry out the first effects, then handle events until the job has ended."""
         try:
+            self._durable = len(self.machine.state.chronicle)
             self._chores.warm_up(self.machine.rule)
             self._carry_out(effects)
             while not self.machine.ended:
@@ -148,6 +151,7 @@ class JobRunner:
         if entries:
             try:
                 await self._records.append(self.id, entries)
+                self._durable = len(self.machine.state.chronicle)
                 if not outcomes[-1].fault:  # else the state is half changed
                     await self._records.save(self.machine)
             except Exception as error:
@@ -253,6 +257,18 @@ class JobRunner:
         except (InvalidJob, KeyError, ValueError):
             log.warning("job %s: its defaults cannot be filled in", self.id, exc_info=True)
             return None
+
+    def chronicle(self, after: int, most: int) -> Sequence[Happening]:
+        """Return what happened after an entry; only what is durable, so that a restart tells the same."""
+        if after > self._durable:
+            raise InvalidInput(f"job {self.id} has {self._durable} events; there is none after {after}")
+        return self.machine.state.chronicle[after : min(after + most, self._durable)]
+
+    @property
+    def silent(self) -> bool:
+        """Whether the chronicle will have no more entries than it has now."""
+        ended, told = self.machine.ended, self._durable == len(self.machine.state.chronicle)
+        return ended and (told or self.abandoned)
 
     def origin(self, version: int) -> ModelOrigin:
         """Return the origin that is written into an exported community model."""

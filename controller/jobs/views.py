@@ -11,11 +11,12 @@ from hansa.common.values.ids import SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.views import JobView, Shortfall, SiteProgress, SurveyView
+from hansa.common.values.views import EventView, JobView, Shortfall, SiteProgress, SurveyView
 from hansa.common.values.words import in_order
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
+from hansa.controller.engine.state import Happening
 
 NAMED = 1000  # sites that contributed little; a view must not grow with every site that ever took part
 
@@ -71,6 +72,7 @@ def job_view(
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
+        site=state.failed_site or "",
         warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
@@ -92,6 +94,18 @@ def job_view(
         shortfalls=_shortfalls(machine) if history else (),
         survey=_survey_view(machine) if history and not since else None,
         history=tuple(history_views(machine, since)) if history else (),
+    )
+
+
+def event_view(entry: Happening) -> EventView:
+    """Return an entry of the chronicle as operators see it."""
+    return EventView(
+        sequence=entry.number,
+        time=iso(entry.at),
+        kind=entry.kind,
+        text=entry.text,
+        site=entry.site or None,
+        version=entry.version,
     )
 
 
@@ -147,8 +161,14 @@ def _survey_view(machine: Machine) -> SurveyView | None:
 def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
     """Yield the versions of a job from `since` on as operators see them."""
     for record in machine.state.history[max(since, 0) :]:
-        evaluated = bool(record.examples) and not machine.awaits(record)
-        shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
+        awaited = machine.awaits(record)
+        evaluated = bool(record.examples) and not awaited
+        settled = evaluated or machine.ended or (record.version < machine.state.version and not awaited)
+        shown = dict(record) | {
+            "metrics": _metrics(machine, record),
+            "evaluated": evaluated,
+            "settled": settled,
+        }
         yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
 
 

@@ -1,7 +1,7 @@
 """The web server behind `--metrics`: every connection has a thread of its own, handshake included.
 
-On loopback it speaks plain HTTP. Elsewhere it speaks TLS and answers operators and controllers, whose
-certificates are checked like those of RPCs: sites must not see other sites' jobs.
+On loopback it speaks plain HTTP. Elsewhere it speaks TLS and answers operators, viewers and controllers.
+Their certificates are checked like those of RPCs: sites must not see other sites' jobs.
 """
 
 import logging
@@ -22,7 +22,7 @@ from hansa.common.values.errors import Forbidden, HansaError
 log = logging.getLogger(__name__)
 PATIENCE = 10.0  # seconds for the handshake, the request and each part of the answer
 CONNECTIONS = 32  # at once; further ones are closed
-ROLES = ("operator", "controller")
+ROLES = ("operator", "viewer", "controller")
 
 
 class MetricsServer(ThreadingWSGIServer):

@@ -19,7 +19,7 @@ from hansa.common.values.history import Hop, Score, Update, VersionView
 from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
-from hansa.common.values.views import DaemonView, JobView, SiteProgress, StatusView, SurveyView
+from hansa.common.values.views import DaemonView, EventView, JobView, SiteProgress, StatusView, SurveyView
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (
@@ -168,8 +168,9 @@ async def attack(served: Served, learner: LightSite, stub: Any, operators: Any) 
         await submit(operators, with_text(head, path, NASTY))
     for document in spoiled(JOB):
         await submit(operators, operator_pb2.SubmitHeader(job_json=json.dumps(document)))
-    for method in ("Show", "Cancel", "Watch", "Model"):
-        asked: Any = operator_pb2.ModelRequest if method == "Model" else operator_pb2.JobRequest
+    requests = {"Model": operator_pb2.ModelRequest, "Events": operator_pb2.EventsRequest}
+    for method in ("Show", "Cancel", "Watch", "Model", "Events"):
+        asked: Any = requests.get(method, operator_pb2.JobRequest)
         for path in string_fields(asked.DESCRIPTOR):
             request = with_text(asked(), path, NASTY)
             call = getattr(operators, method)(request)
@@ -215,6 +216,7 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         assert told  # otherwise nothing hostile came so far, and nothing is shown
         for shown in told:
             await run("job", "show", shown, cwd=tmp_path, **there)
+            await run("job", "events", shown, cwd=tmp_path, **there)
         await run("job", "watch", failed[0].id, cwd=tmp_path, **there)
         await run("job", "compare", told[0], told[-1], cwd=tmp_path, **there)
         await run("job", "verify", failed[0].id, cwd=tmp_path, **there)
@@ -255,6 +257,10 @@ class HostileController:
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         for state in ("waiting", "running", "completed"):
             yield operator_pb2.JobReply(view_json=hostile(JOB_VIEW, status=state))
+
+    async def Events(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        event = EventView(sequence=1, time="x", kind="joined", text="x", site="a", version=1)
+        yield operator_pb2.EventsReply(events_json=[hostile(event)] * 2)
 
     async def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
         await context.abort(CODE.NOT_FOUND, NASTY)
