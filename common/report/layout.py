@@ -3,10 +3,12 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
+from pathlib import Path
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.markup import Child, page, stylesheet, tag
 from hansa.common.drawing.style import PICTURES, THEMES
+from hansa.common.values.errors import InvalidInput
 
 STYLE = files(__package__).joinpath("report.css").read_text(encoding="utf-8")
 ROWS = 200  # of a table: a report is read by people, and report.json has everything
@@ -124,6 +126,14 @@ def whole_page(title: str, head: Sequence[Element], sections: Sequence[Section],
             lang="en",
         )
     )
+
+
+def write_page(file: Path, text: str) -> None:
+    """Write a page to a file that somebody named."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"{file}: cannot be written: {error.strerror}") from None
 
 
 def drawn(section: Section) -> Element:
