@@ -14,6 +14,7 @@ from hansa.common.report.layout import Section, figure, figures, table, whole_pa
 from hansa.common.report.material import measured
 from hansa.common.report.overview import duration, metrics_in_order
 from hansa.common.report.progress import metric_axis, titled
+from hansa.common.values.documents import escaped
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 
@@ -76,7 +77,7 @@ def _flat(document: Mapping[str, object], path: str = "") -> Iterator[tuple[str,
         if isinstance(value, Mapping):
             yield from _flat(value, f"{path}{name}.")
         else:
-            yield f"{path}{name}", f"{value}"
+            yield f"{path}{name}", value if isinstance(value, str) else escaped(value)
 
 
 def _curves(jobs: Jobs) -> list[Section]:

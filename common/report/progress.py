@@ -8,7 +8,7 @@ from hansa.common.drawing.matrix import heat_map
 from hansa.common.drawing.scale import Axis
 from hansa.common.drawing.thinning import Point, Series
 from hansa.common.report.layout import Section, figure, figures, more, table
-from hansa.common.report.material import measured
+from hansa.common.report.material import confusion_of, evaluations, labels_of, measured
 from hansa.common.report.overview import metrics_in_order
 from hansa.common.values.history import Findings, Update, VersionView
 from hansa.common.values.views import JobView
@@ -68,7 +68,7 @@ def _pooled(view: JobView, counting: Sequence[VersionView], name: str) -> Elemen
 def _by_site(view: JobView, counting: Sequence[VersionView], name: str) -> Element | None:
     """Draw what each evaluator finds on its own examples."""
     series = _series(counting, lambda entry: {
-        site: each.metrics.get(name) for site, each in getattr(entry, "evaluations", {}).items()
+        site: each.metrics.get(name) for site, each in evaluations(entry).items()
     })  # fmt: skip
     if len(series) < 2:
         return None
@@ -79,9 +79,7 @@ def _by_site(view: JobView, counting: Sequence[VersionView], name: str) -> Eleme
 
 def _few_examples(entry: VersionView) -> str:
     """Warn of sites whose metrics are of so few examples that they jump by chance."""
-    few = sorted(
-        (s for s, each in getattr(entry, "evaluations", {}).items() if each.examples < 30), key=in_order
-    )
+    few = sorted((s for s, each in evaluations(entry).items() if each.examples < 30), key=in_order)
     if not few:
         return ""
     names = f"{', '.join(few[:3])}{' and others' if len(few) > 3 else ''}"
@@ -118,9 +116,9 @@ def _series(
 
 
 def _numbers(view: JobView, counting: Sequence[VersionView], names: Sequence[str]) -> Element:
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
-            entry.version,
+            f"{entry.version}",
             f"{entry.seconds:.1f}",
             *("–" if (value := entry.metrics.get(name)) is None else f"{value:.4f}" for name in names),
             f"{entry.examples:,}",
@@ -132,7 +130,7 @@ def _numbers(view: JobView, counting: Sequence[VersionView], names: Sequence[str
 
 def confusion(view: JobView) -> Section:
     """Return the confusion matrix of the newest version that has one, and how well each class is found."""
-    entry = next((each for each in measured(view)[::-1] if getattr(each, "confusion", None)), None)
+    entry = next((each for each in measured(view)[::-1] if confusion_of(each) or labels_of(each)), None)
     title = "What the model confuses"
     if entry is None:
         return Section("classes", title)
@@ -141,7 +139,7 @@ def confusion(view: JobView) -> Section:
 
 
 def _matrix(entry: Findings) -> Element | None:
-    counts = entry.confusion
+    counts = confusion_of(entry)
     if not counts or len(counts) > CLASSES:
         return None
     names = [str(at) for at in range(len(counts))]
@@ -169,21 +167,21 @@ def _confusions(counts: Sequence[Sequence[int]]) -> str:
 
 
 def _by_class(entry: Findings) -> Element | None:
-    found = entry.labels
-    if entry.confusion:
-        columns = [sum(row[at] for row in entry.confusion) for at in range(len(entry.confusion))]
+    found = labels_of(entry)
+    if confusion_of(entry):
+        columns = [sum(row[at] for row in confusion_of(entry)) for at in range(len(confusion_of(entry)))]
         found = [
-            [row[at], columns[at] - row[at], sum(row) - row[at]] for at, row in enumerate(entry.confusion)
+            [row[at], columns[at] - row[at], sum(row) - row[at]] for at, row in enumerate(confusion_of(entry))
         ]
     if not found:
         return None
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label, (hit, false, missed) in enumerate(found):
         precision = hit / (hit + false) if hit + false else None
         recall = hit / (hit + missed) if hit + missed else None
         f1 = 2 * hit / (2 * hit + false + missed) if hit + false + missed else None
         shares = ("–" if value is None else f"{value:.1%}" for value in (precision, recall, f1))
-        rows.append((label, *shares, f"{hit + missed:,}"))
+        rows.append((f"{label}", *shares, f"{hit + missed:,}"))
     caption = (
         "Precision: how often the prediction of a class is right. Recall: how many of a class are found."
     )

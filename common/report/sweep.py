@@ -204,9 +204,7 @@ def _about(sweep: Sweep) -> Section:
 def _runs(sweep: Sweep) -> Section:
     rows = [
         (
-            tag("a", _named(run), href=f"{run.folder}/{PAGE}")
-            if run.status == "completed" and _local(run.folder)
-            else _named(run),
+            tag("a", _named(run), href=f"{run.folder}/{PAGE}") if _has_page(run) else _named(run),
             run.status,
             duration(run.seconds) if run.status != "missing" else "–",
         )

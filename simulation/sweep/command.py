@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from hansa.common.client.rows import check_table
 from hansa.common.report.material import PAGE
+from hansa.common.report.sweep import SWEEP
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, print_json
 from hansa.common.values.errors import Unreachable
@@ -17,7 +18,7 @@ from hansa.common.values.words import counted
 from hansa.simulation.sweep.api import folder_of, run_sweep
 from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver
-from hansa.simulation.sweep.export import SUMMARY, document, versions_file, write_table
+from hansa.simulation.sweep.export import document, versions_file, write_table
 from hansa.simulation.sweep.plan import Plan, make_plan
 from hansa.simulation.sweep.runners import Choice
 from hansa.simulation.sweep.show import print_results
@@ -146,8 +147,8 @@ def _conclude(table: Table, folder: Path, table_file: Path | None, as_json: bool
         print_json(document(table, with_versions=False) | {"folder": str(folder)})
         return
     print_results(table)
-    if (folder / SUMMARY).exists():
-        click.echo(f"report: {folder / PAGE}, for programs {SUMMARY} beside it")
+    if (folder / SWEEP).exists():
+        click.echo(f"report: {folder / PAGE}, for programs {SWEEP} beside it")
     if table_file:
         click.echo(f"tables: {table_file}, {versions_file(table_file)}")
     if files:

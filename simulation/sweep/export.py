@@ -8,8 +8,7 @@ from hansa import __version__
 from hansa.common.client.rows import Rows, write_rows
 from hansa.common.process.files import write_whole
 from hansa.common.report.material import PAGE
-from hansa.common.report.sweep import SWEEP as SUMMARY
-from hansa.common.report.sweep import Sweep, sweep_page
+from hansa.common.report.sweep import SWEEP, Sweep, sweep_page
 from hansa.common.values.documents import written
 from hansa.simulation.sweep.curves import about_curves, panels_of
 from hansa.simulation.sweep.results import Result, is_loss
@@ -74,7 +73,7 @@ def write_summary(table: Table, folder: Path) -> None:
     """Write sweep.json, and the same as a page."""
     said = document(table, with_versions=True)
     page = sweep_page(Sweep.model_validate(said))
-    for name, text in ((SUMMARY, f"{written(said)}\n"), (PAGE, page)):
+    for name, text in ((SWEEP, f"{written(said)}\n"), (PAGE, page)):
         write_whole(folder / name, text.encode(), 0o644, durable=False)
 
 
