@@ -1,7 +1,7 @@
 """What reports are made of: a job's view with its history, and what only its folder knows."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from hansa.common.values.views import JobView
 from hansa.common.values.words import cleaned, in_order
 
 REPORT, RESOLVED, PAGE = "report.json", "job.resolved.yaml", "report.html"
+OF_JOB, OF_VERSION = tuple(JobView.model_fields), tuple(VersionView.model_fields)
 
 
 @dataclass(frozen=True)
@@ -28,23 +29,30 @@ class Material:
     simulation: Mapping[str, Any] = field(default_factory=dict)  # how it was simulated, if it was
 
 
-def read_material(folder: Path) -> Material:
-    """Read what `hansa run` or `hansa simulate` has left in a folder."""
+def read_material(
+    folder: Path, of_job: Collection[str] = OF_JOB, of_version: Collection[str] = OF_VERSION
+) -> Material:
+    """Read what `hansa run` or `hansa simulate` has left in a folder; of job and versions, some fields only.
+
+    Who needs few fields can read reports that other versions of Hansa have written.
+    """
     file = folder / REPORT
     try:
         report: Any = cleaned(json.loads(file.read_bytes()))  # anybody may have written it
-        return material_of(report, str(folder))
+        return material_of(report, str(folder), of_job, of_version)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise InvalidInput(f"{file}: not the report of a job; `hansa run` and `simulate` write it") from None
 
 
-def material_of(report: Mapping[str, Any], folder: str) -> Material:
+def material_of(
+    report: Mapping[str, Any],
+    folder: str,
+    of_job: Collection[str] = OF_JOB,
+    of_version: Collection[str] = OF_VERSION,
+) -> Material:
     """Return the material in the contents of a report.json."""
-    versions = [
-        {name: entry[name] for name in VersionView.model_fields.keys() & entry.keys()}
-        for entry in report["history"]
-    ]
-    known = {name: report[name] for name in JobView.model_fields.keys() & report.keys()}
+    versions = [{name: entry[name] for name in of_version if name in entry} for entry in report["history"]]
+    known = {name: report[name] for name in of_job if name in report}
     view = JobView.model_validate(known | {"history": versions})
     repeated = set(shortfall_lines(view))  # report.json has them among the warnings, too
     kept = tuple(warning for warning in view.warnings if warning not in repeated)

@@ -15,7 +15,7 @@ from hansa.common.report.layout import write_page
 from hansa.common.report.material import REPORT, read_material
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.concordance import Compared, Concordance, Model, concord
-from hansa.common.ui.job_documents import summary
+from hansa.common.ui.job_documents import SUMMARY, summary
 from hansa.common.ui.jobs import ask
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table
 from hansa.common.ui.versions import numbers
@@ -112,7 +112,7 @@ def _named_apart(found: Sequence[Compared]) -> list[Compared]:
 
 
 def _read_run(folder: Path, with_model: bool) -> Compared:
-    view = read_material(folder).view
+    view = read_material(folder, SUMMARY | {"unit", "resolved"}, COMPARED).view
     model = load_checkpoint(folder / MODEL) if with_model and (folder / MODEL).exists() else None
     return Compared(view.name, view, model)
 
