@@ -51,7 +51,7 @@ def strip(
         return nothing(title, (width, 100.0), "There are no rounds yet.")
     every = -(-len(rounds) // COLUMNS)
     columns = -(-len(rounds) // every)
-    left = min(170.0, max(map(width_of, sites)) + 14.0)
+    left = min(170.0, max(map(width_of, [*sites, x.label])) + 16.0)
     tall = ROW if len(sites) <= 40 else LOW_ROW
     wide = min(26.0, (width - left - 10) / columns)
     gap = 2.0 if wide >= 8 else 1.0 if wide >= 4 else 0.3

@@ -30,7 +30,7 @@ def figure(title: str, picture: Element, caption: str = "", wide: bool = False) 
     return tag(
         "figure",
         tag("h3", title),
-        tag("div", picture, class_="scroll") if wide else picture,
+        _scrolling(title, picture) if wide else picture,
         tag("figcaption", remark) if remark else None,
         class_="wide" if wide else None,
     )
@@ -68,11 +68,15 @@ def table(
     ]
     rest = f"The first {ROWS} of {len(rows):,}; report.json has all." if len(rows) > ROWS else ""
     notes = " ".join(filter(None, [caption, rest]))
-    return tag(
-        "div",
-        tag("table", tag("caption", notes) if notes else None, tag("thead", head), tag("tbody", body)),
-        class_="scroll",
+    title = f"Table of {', '.join(filter(None, columns))}"
+    return _scrolling(
+        title, tag("table", tag("caption", notes) if notes else None, tag("thead", head), tag("tbody", body))
     )
+
+
+def _scrolling(title: str, part: Element) -> Element:
+    """Return a part that may be wider than a phone; it scrolls by itself, also with the keyboard."""
+    return tag("div", part, class_="scroll", role="region", aria_label=title, tabindex="0")
 
 
 def more(summary: str, *parts: Element) -> Element:
