@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -107,7 +108,7 @@ def sweep_page(sweep: Sweep) -> str:
 
 def _head(sweep: Sweep) -> list[Element]:
     done = sum(run.status == "completed" for run in sweep.runs)
-    factors = " × ".join(counted(len(labels), name) for name, labels in sweep.axes.items())
+    factors = " × ".join(f"{len(labels)} {name}" for name, labels in sweep.axes.items())
     summary = (
         f"{counted(len(sweep.runs), 'run')}" + (f" of {factors}" if factors else "") + f", by {sweep.way}."
     )
@@ -156,15 +157,11 @@ def _of_metric(sweep: Sweep, metric: str) -> Section:
             words = range(next((at for at, name in enumerate(each.columns) if name == "runs"), 1))
             parts.append(table(each.columns, each.rows, words=words))
     for over in AXES:
-        drawn = [
-            figure(
-                f"{metric} by {over}" + (f", {panel.caption}" if panel.caption else ""),
-                picture_of(panel),
-                sweep.about,
-            )
-            for panel in sweep.curves
-            if (panel.metric, panel.over) == (metric, over)
-        ]
+        alike = [panel for panel in sweep.curves if (panel.metric, panel.over) == (metric, over)]
+        drawn = []
+        for panel in alike:
+            name = ", ".join(filter(None, [f"{metric} by {over}", panel.caption]))
+            drawn.append(figure(name, picture_of(panel, alike), sweep.about))
         parts += figures(*drawn)
     less = "Less is better. " if metric in sweep.minimised else ""
     base = ", ".join(f"{name} = {label}" for name, label in sweep.baseline.items())
@@ -172,9 +169,11 @@ def _of_metric(sweep: Sweep, metric: str) -> Section:
     return Section(f"metric-{list(sweep.metrics).index(metric)}", metric, lead, parts)
 
 
-def picture_of(panel: Panel, order: Sequence[str] = ()) -> Element:
-    """Draw a panel; lines of the same label have the same colour in all panels of an `order` of labels."""
-    order = order or [line.label for line in panel.lines]
+def picture_of(panel: Panel, alike: Sequence[Panel]) -> Element:
+    """Draw a panel with the axes and colours of all panels that it stands beside."""
+    order = list(dict.fromkeys(line.label for each in alike for line in each.lines))
+    lines = [line for each in alike for line in each.lines]
+    places = [place for line in lines for place in line.x]
     series = [
         Series(
             line.label,
@@ -184,20 +183,27 @@ def picture_of(panel: Panel, order: Sequence[str] = ()) -> Element:
         )
         for line in panel.lines
     ]
-    y = Axis(panel.metric, logarithmic="loss" in panel.metric)
-    return curves(f"{panel.metric} by {panel.over}", series, AXES[panel.over], y, pale_beyond=NAMED)
+    y = Axis(
+        panel.metric,
+        logarithmic="loss" in panel.metric,
+        least=min(value for line in lines for value in line.least),
+        most=max(value for line in lines for value in line.most),
+    )
+    x = replace(AXES[panel.over], least=min(places), most=max(places))
+    return curves(f"{panel.metric} by {panel.over}", series, x, y, pale_beyond=NAMED)
 
 
 def drawing_of(title: str, about: str, parts: Sequence[Panel]) -> Element:
     """Draw the panels of a metric as one picture, for a file of its own."""
-    order = list(dict.fromkeys(line.label for panel in parts for line in panel.lines))
-    return panels(title, about, [(panel.caption, picture_of(panel, order)) for panel in parts])
+    return panels(title, about, [(panel.caption, picture_of(panel, parts)) for panel in parts])
 
 
 def _about(sweep: Sweep) -> Section:
     pairs = [(name, ", ".join(labels)) for name, labels in sweep.axes.items()]
     parts = [facts([*pairs, ("Software", f"Hansa {sweep.hansa}"), ("Runs are made", f"by {sweep.way}")])]
-    parts += [tag("p", remark, class_="lead") for remark in sweep.remarks]
+    parts += [
+        tag("p", remark, class_="lead") for remark in sweep.remarks if not remark.startswith("failed: ")
+    ]
     return Section("about", "What was compared, and what it can show", "", parts)
 
 
