@@ -44,7 +44,7 @@ def line_of(label: str, results: Sequence[Result], metric: str, x: Abscissa) -> 
 def panels_of(table: Table) -> Iterator[Panel]:
     """Yield a panel for each metric, abscissa and combination of all axes except the first."""
     rows: dict[tuple[str, ...], list[Row]] = {}
-    for row in table.rows:
+    for row in table.rows if table.metrics else []:
         rows.setdefault(row.labels[1:], []).append(row)
     for metric in table.metrics:
         for over, x in ABSCISSAS.items():
