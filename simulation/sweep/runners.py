@@ -170,17 +170,18 @@ class ControllerRunner:
         return asyncio.run(self._run(spec, folder))
 
     async def _run(self, spec: JobSpec, folder: Path) -> Report:
-        job = await self._going_on(folder)
+        job, view = await self._going_on(folder), None
         if job is None:
             async with AsyncClient(self._to) as client:
                 view = (await client.submit(spec)).view
             job = view.job
-            note_job(folder, job)
-            keep_resolved(folder, view, spec)
         try:
+            if view is not None:
+                note_job(folder, job)
+                keep_resolved(folder, view, spec)
             async for _ in Watching(self._to, job, known=True).views():
                 pass
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):  # the latter in the midst of writing
             await self._cancel(job)
             raise
         async with AsyncClient(self._to) as client:
