@@ -24,6 +24,7 @@ from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import HansaError, InvalidInput, NotFound, Taken, one_line
+from hansa.common.values.views import JobView
 from hansa.simulation.sweep.plan import Way
 from hansa.simulation.sweep.records import RECORD, note_job, noted_job
 
@@ -170,7 +171,8 @@ class ControllerRunner:
         return asyncio.run(self._run(spec, folder))
 
     async def _run(self, spec: JobSpec, folder: Path) -> Report:
-        job, view = await self._going_on(folder), None
+        job = await self._going_on(folder)
+        view: JobView | None = None
         if job is None:
             async with AsyncClient(self._to) as client:
                 view = (await client.submit(spec)).view
