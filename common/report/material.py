@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.history import Findings, VersionView
+from hansa.common.values.history import VersionView
 from hansa.common.values.remarks import shortfall_lines
 from hansa.common.values.views import JobView
 from hansa.common.values.words import cleaned, in_order
@@ -78,21 +78,3 @@ def measured(view: JobView) -> list[VersionView]:
 def in_rounds(view: JobView) -> bool:
     """Whether the job has rounds, and not one version for each update."""
     return view.unit == "round"
-
-
-def evaluations(findings: Findings) -> Mapping[str, Any]:
-    """Return what each evaluator found on its own examples, as far as the history has it."""
-    found: Mapping[str, Any] = getattr(findings, "evaluations", {})
-    return found
-
-
-def confusion_of(findings: Findings) -> list[list[int]]:
-    """Return the confusion matrix over all evaluators, as far as the history has it."""
-    counts: list[list[int]] = getattr(findings, "confusion", [])
-    return counts
-
-
-def labels_of(findings: Findings) -> list[list[int]]:
-    """Return hits, false alarms and misses of each label, as far as the history has them."""
-    counts: list[list[int]] = getattr(findings, "labels", [])
-    return counts

@@ -8,7 +8,7 @@ from hansa.common.drawing.matrix import heat_map
 from hansa.common.drawing.scale import Axis
 from hansa.common.drawing.thinning import Point, Series
 from hansa.common.report.layout import Section, figure, figures, more, table
-from hansa.common.report.material import confusion_of, evaluations, labels_of, measured
+from hansa.common.report.material import measured
 from hansa.common.report.overview import metrics_in_order
 from hansa.common.values.history import Findings, Update, VersionView
 from hansa.common.values.views import JobView
@@ -68,7 +68,7 @@ def _pooled(view: JobView, counting: Sequence[VersionView], name: str) -> Elemen
 def _by_site(view: JobView, counting: Sequence[VersionView], name: str) -> Element | None:
     """Draw what each evaluator finds on its own examples."""
     series = _series(counting, lambda entry: {
-        site: each.metrics.get(name) for site, each in evaluations(entry).items()
+        site: each.metrics.get(name) for site, each in entry.evaluations.items()
     })  # fmt: skip
     if len(series) < 2:
         return None
@@ -79,7 +79,7 @@ def _by_site(view: JobView, counting: Sequence[VersionView], name: str) -> Eleme
 
 def _few_examples(entry: VersionView) -> str:
     """Warn of sites whose metrics are of so few examples that they jump by chance."""
-    few = sorted((s for s, each in evaluations(entry).items() if each.examples < 30), key=in_order)
+    few = sorted((s for s, each in entry.evaluations.items() if each.examples < 30), key=in_order)
     if not few:
         return ""
     names = f"{', '.join(few[:3])}{' and others' if len(few) > 3 else ''}"
@@ -130,7 +130,7 @@ def _numbers(view: JobView, counting: Sequence[VersionView], names: Sequence[str
 
 def confusion(view: JobView) -> Section:
     """Return the confusion matrix of the newest version that has one, and how well each class is found."""
-    entry = next((each for each in measured(view)[::-1] if confusion_of(each) or labels_of(each)), None)
+    entry = next((each for each in measured(view)[::-1] if each.confusion or each.labels), None)
     title = "What the model confuses"
     if entry is None:
         return Section("classes", title)
@@ -139,7 +139,7 @@ def confusion(view: JobView) -> Section:
 
 
 def _matrix(entry: Findings) -> Element | None:
-    counts = confusion_of(entry)
+    counts = entry.confusion
     if not counts or len(counts) > CLASSES:
         return None
     names = [str(at) for at in range(len(counts))]
@@ -167,11 +167,11 @@ def _confusions(counts: Sequence[Sequence[int]]) -> str:
 
 
 def _by_class(entry: Findings) -> Element | None:
-    found = labels_of(entry)
-    if confusion_of(entry):
-        columns = [sum(row[at] for row in confusion_of(entry)) for at in range(len(confusion_of(entry)))]
+    found = entry.labels
+    if entry.confusion:
+        columns = [sum(row[at] for row in entry.confusion) for at in range(len(entry.confusion))]
         found = [
-            [row[at], columns[at] - row[at], sum(row) - row[at]] for at, row in enumerate(confusion_of(entry))
+            [row[at], columns[at] - row[at], sum(row) - row[at]] for at, row in enumerate(entry.confusion)
         ]
     if not found:
         return None

@@ -14,7 +14,7 @@ from hansa.common.drawing.stacked import stacked
 from hansa.common.drawing.strip import Cell, strip
 from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, figure, figures, table
-from hansa.common.report.material import evaluations, in_rounds, sites_of
+from hansa.common.report.material import in_rounds, sites_of
 from hansa.common.report.overview import duration
 from hansa.common.report.progress import axis_of
 from hansa.common.values.history import Update, VersionView
@@ -164,8 +164,8 @@ def _classes(view: JobView) -> Element | None:
 
 def _table(view: JobView) -> Element:
     sums = totals(view)
-    last = next((entry for entry in view.history[::-1] if evaluations(entry)), None)
-    accurate = last and any("accuracy" in each.metrics for each in evaluations(last).values())
+    last = next((entry for entry in view.history[::-1] if entry.evaluations), None)
+    accurate = last and any("accuracy" in each.metrics for each in last.evaluations.values())
     metric = "accuracy" if accurate else "loss"
     travelled = any(entry.hops for entry in view.history)
     columns = ["site", "examples", "updates", "lost", "steps"]
@@ -182,7 +182,7 @@ def _table(view: JobView) -> Element:
             *([] if travelled else _of_updates(site, total, spark=len(sums) <= STRIP)),
         ]
         if last:
-            there = evaluations(last).get(site)
+            there = last.evaluations.get(site)
             value = there.metrics.get(metric) if there else None
             row.append("–" if value is None else f"{value:.1%}" if accurate else f"{value:.4g}")
         rows.append(row)

@@ -48,6 +48,7 @@ def test_a_report_fetches_nothing() -> None:
 def test_a_report_has_a_section_for_all_that_a_job_has() -> None:
     assert titles(eventful("west")) == [
         "How the model learned",
+        "What the model confuses",
         "What the sites contributed",
         "Scores of the updates",
         "Groups of similar sites",
@@ -58,7 +59,20 @@ def test_a_report_has_a_section_for_all_that_a_job_has() -> None:
         "What happened besides",
     ]
     plain = [version(number) for number in (1, 2, 3)]
-    assert titles(job(plain)) == ["How the model learned", "What the sites contributed", "Traffic"]
+    assert titles(job(plain)) == [
+        "How the model learned",
+        "What the model confuses",
+        "What the sites contributed",
+        "Traffic",
+    ]
+
+
+def test_confusions_and_sites_with_few_examples_are_said_in_words() -> None:
+    text = Reader(report(job([version(1), version(2)]))).text
+    assert "Most often confused: 0 taken for 1 (5 of 25), 1 taken for 0 (3 of 35)." in text
+    assert "Metrics of east, north, south are of fewer than 30 examples and jump by chance." in text
+    many = job([version(1, confusion=[], labels=[[8, 2, 1], [0, 0, 0]])])
+    assert "Precision: how often" in Reader(report(many)).text
 
 
 def test_the_head_says_what_happened() -> None:
