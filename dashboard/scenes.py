@@ -131,7 +131,7 @@ def _job_screen(followed: FollowedJob) -> Screen:
             "sites": Part(lambda: job.sites(followed), QUICK),
             "feed": Part(lambda: job.feed(followed), QUICK),
             "versions": Part(lambda: job.versions(followed), QUICK),
-            "strip": Part(lambda: pictures.rounds_by_site(followed.whole()), SLOW),
+            "strip": Part(lambda: pictures.strip(followed.whole()), SLOW),
             "drawings": Part(lambda: pictures.drawings(followed.whole()), SLOW),
         },
     )

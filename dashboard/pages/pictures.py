@@ -1,59 +1,44 @@
-"""A job in pictures: the same drawings as in its report."""
+"""A job in pictures: the sections of its report."""
 
-from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
-from hansa.common.drawing.curves import curves
 from hansa.common.drawing.markup import tag
-from hansa.common.drawing.scale import Axis
-from hansa.common.drawing.strip import Cell, strip
-from hansa.common.drawing.thinning import Series
-from hansa.common.values.history import Update, VersionView
+from hansa.common.report.layout import Section
+from hansa.common.report.methods import methods
+from hansa.common.report.progress import confusion, learning
+from hansa.common.report.sites import participation, rounds_by_site, traffic
 from hansa.common.values.views import JobView
-from hansa.dashboard.pages.layout import card, ordered
+from hansa.dashboard.pages.layout import card
 
-ROUNDS = 160  # in the strip
-
-
-LEGEND = "Filled: the site took part. Open frame: its update was stale. Cross: its update was lost."
+ROUNDS = 160  # in the strip, each with a column of its own
 
 
-def rounds_by_site(view: JobView) -> Element:
+def strip(view: JobView) -> Element:
     """Return who took part in which of the newest rounds."""
-    detailed = [version for version in view.history if version.detailed and version.version][-ROUNDS:]
-    taking_part = {site.site for site in view.sites}
-    names = ordered(taking_part.union(*(v.sites.keys() | v.lost.keys() for v in detailed)))
-    rounds = [(float(version.version), dict(_cells(version))) for version in detailed]
-    title = f"{view.unit}s by site".capitalize()
-    picture = strip(title, rounds, names, Axis(view.unit, whole=True))
-    scrolling = tag("div", picture, class_="scroll", tabindex=0, role="region", aria_label=title)
-    return card(title, tag("figure", scrolling, tag("figcaption", LEGEND), class_="wide"))
-
-
-def _cells(version: VersionView) -> Iterator[tuple[str, Cell]]:
-    for site, why in version.lost.items():
-        yield site, Cell(lost=why, words=f"lost: {why}")
-    for site, update in version.sites.items():
-        yield site, Cell(share=1.0, late=update.staleness[0] > 0, words=_words(update))
-
-
-def _words(update: Update) -> str:
-    loss = f", loss {update.loss:.4f}" if update.loss is not None else ""
-    stale = f", {update.staleness[0]} versions old" if update.staleness[0] else ""
-    return f"{update.used} examples, {update.steps} steps in {update.seconds:.1f} s{loss}{stale}"
+    newest = _detailed(view)
+    newest = newest.model_copy(update={"history": newest.history[-ROUNDS:]})
+    picture = rounds_by_site(newest)
+    return tag("section", picture, class_="card") if picture is not None else tag("div")
 
 
 def drawings(view: JobView) -> Element:
-    """Return the curves of a job."""
-    return tag("div", _metrics(view), class_="drawings")
+    """Return the sections of a job's report; single sites are shown in the newest versions only."""
+    newest = _detailed(view)
+    sections = [
+        learning(view),
+        confusion(view),
+        participation(newest, with_strip=False),
+        *methods(newest),
+        traffic(newest),
+    ]
+    return tag("div", cards(sections))
 
 
-def _metrics(view: JobView) -> Iterator[Element]:
-    for name in metric_names([view]):
-        series = [Series("", [(v.version, v.metrics.get(name)) for v in view.history])]
-        yield card(name.replace("_", " "), curves(name, series, Axis("version", whole=True), Axis(name)))
+def cards(sections: list[Section]) -> list[Element]:
+    """Return the sections that have anything to show."""
+    return [card(each.title, each.parts, about=each.lead) for each in sections if each.parts]
 
 
-def metric_names(views: Sequence[JobView]) -> list[str]:
-    """Return the metrics that any version has, in the order in which they come."""
-    return list(dict.fromkeys(name for view in views for version in view.history for name in version.metrics))
+def _detailed(view: JobView) -> JobView:
+    """Return a job with the newest part of its history, of which the sites' details are known."""
+    return view.model_copy(update={"history": tuple(each for each in view.history if each.detailed)})
