@@ -12,7 +12,7 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.values.errors import Forbidden, HansaError, NotFound, Unproven, Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import EventView, JobView
-from hansa.dashboard.screens import Pulse
+from hansa.dashboard.screens import Pulse, Screen
 
 log = logging.getLogger(__name__)
 LINGER = 15.0  # seconds that a job is still watched when nobody looks any more
@@ -34,6 +34,7 @@ class FollowedJob:
         self.told = 0  # the newest event
         self.lost = ""  # why the controller does not answer
         self.pulse = Pulse()
+        self.screen: Screen | None = None  # what all viewers see; the first one has it made
         self._heard = False  # the controller has said how the job is
         self._seen = Seen()
 

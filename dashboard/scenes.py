@@ -5,7 +5,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 from xml.etree.ElementTree import Element
 
 from aiohttp import web
@@ -40,7 +39,6 @@ class Scenes:
 
     def __init__(self, overview: Overview, followed: FollowedJobs) -> None:
         self._overview, self._followed = overview, followed
-        self._screens: WeakKeyDictionary[FollowedJob, Screen] = WeakKeyDictionary()
 
     def of(self, name: str) -> Callable[[web.Request], AbstractAsyncContextManager[Scene]]:
         """Return how a scene is made of a request."""
@@ -100,7 +98,7 @@ class Scenes:
     async def job(self, request: web.Request) -> AsyncIterator[Scene]:
         """One job; all its viewers share a screen."""
         async with self._followed.looking(request.match_info["job"]) as followed:
-            screen = self._screens.get(followed) or self._screens.setdefault(followed, _job_screen(followed))
+            followed.screen = screen = followed.screen or _job_screen(followed)
             name = followed.view.name or followed.job
             stream = f"/stream/job/{quote(followed.job, safe='')}"
 
