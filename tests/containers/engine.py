@@ -91,7 +91,7 @@ class Engine:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block],
             cwd=clone,
-            env=self.environment,
+            env=self.environment | {"PYTHONPATH": str(clone)},  # the Hansa that the images are built from
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
