@@ -22,7 +22,6 @@ from hansa.dashboard.server import Dashboard, DashboardOptions
 from tests.consortium import Consortium
 from tests.hostile_text import NASTY, UNSAFE
 from tests.pretended_controller import PretendedController, job, progress, version
-from tests.waiting import eventually
 
 SCRIPT = "<script>alert(1)</script>"
 ATTACK = f"{SCRIPT}\"'><img src=x onerror=alert(2)>{NASTY}"
@@ -313,22 +312,6 @@ async def test_jobs_are_cancelled_only_where_that_is_allowed_and_by_forms_of_our
                 assert answer.status == 200
                 assert answer.url.path == "/jobs/j1"
         assert controller.view.status == "cancelled"
-
-
-async def test_when_nobody_looks_nothing_is_asked() -> None:
-    controller = PretendedController(job())
-    async with controller.listening() as address, dashboard(address) as served, looking(served) as browser:
-        stream = messages(browser, "/stream/fleet")
-        await anext(stream)
-        await stream.aclose()  # type: ignore[attr-defined]
-        await page(browser)
-
-        async def quiet() -> bool:
-            asked = len(controller.asked)
-            await eventually(lambda: True)
-            return len(controller.asked) == asked
-
-        assert await quiet()
 
 
 async def test_the_page_for_colours_leads_back_and_nowhere_else() -> None:
