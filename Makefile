@@ -51,6 +51,7 @@ bench: $(STAMP)  ## run the benchmarks (about half an hour)
 	@$(BIN)/python benchmarks/next_task.py
 	@$(BIN)/python benchmarks/commit_cost.py
 	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python benchmarks/large_data.py
 	@$(BIN)/python benchmarks/many_sites.py
 	@$(BIN)/python benchmarks/long_history.py
 	@$(BIN)/python benchmarks/engine_events.py
