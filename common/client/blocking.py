@@ -141,9 +141,15 @@ class Client:
         job: Source,
         *,
         set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
+        key: str = "",
     ) -> Job:
-        """Submit a job file, or what such a file says, with changes by dotted path."""
-        return Job(self, self.run(self._client.submit(job, set=set)))
+        """Submit a job file, or what such a file says, with changes by dotted path.
+
+        A `key` makes this repeatable: while the controller has a job that this operator has submitted with
+        the same key, that job is returned; Taken is raised if it is another job. A submission with a key is
+        sent again for some time if the connection is lost, so a restart of the controller does no harm.
+        """
+        return Job(self, self.run(self._client.submit(job, set=set, key=key)))
 
     def job(self, words: str) -> Job:
         """Find a job that somebody has submitted."""

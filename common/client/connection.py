@@ -30,6 +30,7 @@ class Connection:
     def __init__(self, to: Endpoint) -> None:
         self.to = to
         _credentials(to)  # says at once if they cannot be used; the channel reads them again
+        self.reached = False  # whether it has ever been answered
         self._channel: grpc.aio.Channel | None = None
         self._stub: Stub | None = None
 
@@ -50,7 +51,9 @@ class Connection:
     async def ask(self, call: Any) -> Any:
         """Return what a call is answered with."""
         with self.reaching(), translated():
-            return await call
+            answer = await call
+        self.reached = True
+        return answer
 
     async def show(self, job: str) -> JobView:
         """Return one job."""
