@@ -22,7 +22,7 @@ GROUPS = {
     "evaluator": ("start", "stop", "status"),
 }
 OPERATOR = {
-    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare"),
+    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare", "export"),
     "site": ("list",),
     "controller": ("status", "health"),
 }

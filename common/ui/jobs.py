@@ -24,6 +24,7 @@ T = TypeVar("T")
 ELSEWHERE = {
     "events": "hansa.common.ui.events",
     "compare": "hansa.common.ui.compare",
+    "export": "hansa.common.ui.export",
     "verify": "hansa.controller.verify.cli",
 }
 

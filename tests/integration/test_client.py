@@ -206,9 +206,10 @@ async def test_a_submission_with_a_key_and_a_model_outlasts_a_restart(tmp_path: 
     listen, spec = f"127.0.0.1:{free_port()}", small_spec()
     save_checkpoint(tmp_path / "init.safetensors", *sealed(spec, filled(spec, 1)))
     begun = job(init=str(tmp_path / "init.safetensors"), sites={"min": 9, "wait": 3600})
+    async with AsyncClient(f"127.0.0.1:{free_port()}") as nobody:
+        with pytest.raises(Unreachable):
+            await nobody.submit(begun, key="k")
     async with AsyncClient(listen) as hub:
-        with pytest.raises(Unreachable):  # nobody has ever been there
-            await hub.submit(begun, key="k")
         async with serving(tmp_path, listen=listen):
             first = await hub.submit(begun, key="k")
         again = asyncio.create_task(hub.submit(begun, key="k"))

@@ -1,0 +1,62 @@
+"""TensorBoard: a run for the job, and one for each site beside it, in a folder."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from hansa.common.process.files import write_whole
+from hansa.common.trackers.base import Tracker, pooled_numbers, site_numbers
+from hansa.common.values.errors import InvalidInput, Refused
+from hansa.common.values.history import VersionView
+from hansa.common.values.views import JobView
+
+NOTE = "hansa.json"  # says which job a run is of, and its newest version
+
+
+class TensorBoard(Tracker):
+    """Folders `DIR/NAME-ID` and `DIR/NAME-ID/SITE`. What was cut off half way is replaced."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import tensorboardX  # noqa: F401
+        except ImportError:
+            raise Refused("--to tensorboard needs tensorboardX: pip install 'hansa[tracking]'") from None
+        self._folder = folder
+        self._run = folder
+        self._after = -1
+        self._writers: dict[str, Any] = {}
+
+    def open(self, job: JobView) -> int:
+        """Read which versions the folder has."""
+        self._run = self._folder / f"{job.name}-{job.job}"
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            note = self._run / NOTE
+            self._after = int(json.loads(note.read_text())["version"]) if note.exists() else -1
+        except OSError as error:
+            raise InvalidInput(f"{self._run}: cannot be written: {error.strerror}") from None
+        except (ValueError, LookupError, TypeError):
+            raise InvalidInput(f"{self._run / NOTE}: damaged; choose another folder") from None
+        return self._after
+
+    def take(self, version: VersionView) -> None:
+        """Write a version's numbers, and note it when all are on disk."""
+        for site, numbers in {"": pooled_numbers(version), **site_numbers(version)}.items():
+            writer = self._writer(site)
+            for name, value in numbers.items():
+                writer.add_scalar(name, value, version.version)
+            writer.flush()
+        write_whole(self._run / NOTE, json.dumps({"version": version.version}).encode(), 0o644)
+
+    def close(self) -> None:
+        """Close all files."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _writer(self, site: str) -> Any:
+        if site not in self._writers:
+            from tensorboardX import SummaryWriter
+
+            purge = self._after + 1 if self._after >= 0 else None  # steps from there on are written again
+            self._writers[site] = SummaryWriter(str(self._run / site), purge_step=purge)
+        return self._writers[site]
