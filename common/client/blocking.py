@@ -2,18 +2,20 @@
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.client.display import job_html
 from hansa.common.client.download import Downloaded
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.loop import SHARED
 from hansa.common.client.rows import Rows
 from hansa.common.client.submission import Source
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.errors import InvalidInput
+from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 
@@ -94,6 +96,11 @@ class Job:
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame with a row for each version."""
         return self._client.run(self._job.to_pandas())
+
+    def _repr_html_(self) -> str:
+        with suppress(HansaError):  # without an answer, what was last seen is shown
+            self.show()
+        return job_html(self.view)
 
     def __repr__(self) -> str:
         return repr(self._job)

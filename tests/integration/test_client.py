@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ from tests.support import (
 )
 from tests.waiting import eventually
 
+display = methodcaller("_repr_html_")  # what notebooks call
 JOB = {"name": "from-python", "app": APP, "pace": {"kind": "sync", "rounds": 3}}
 LONG = {"pace.rounds": 40}
 
@@ -61,7 +63,12 @@ async def test_a_job_is_submitted_watched_and_fetched(tmp_path: Path) -> None:
             name: array.tolist() for name, array in arrays.items()
         }
         assert (await submitted.save(tmp_path / "m.safetensors")).stat().st_size > 0
+        frame = await submitted.to_pandas()
+        assert list(frame["version"]) == [0, 1, 2, 3, 4]
         again = await hub.job("from-python")
+        assert "<td>4</td>" in display(again)
+        nasty = AsyncJob(hub, again.view.model_copy(update={"name": "<script>alert(1)</script>"}))
+        assert "<script>" not in display(nasty)
         assert (again.id, again.view.status) == (submitted.id, "completed")
         assert [view.job for view in await hub.jobs()] == [submitted.id]
         assert {view.site for view in await hub.sites()} == {"a"}
