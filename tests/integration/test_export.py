@@ -156,12 +156,16 @@ class Tracking(BaseHTTPRequestHandler):
 @contextmanager
 def tracking() -> Iterator[tuple[str, dict[str, dict[str, Any]]]]:
     """Run such a server; yield its address and its runs."""
-    kind = type("Fresh", (Tracking,), {"experiments": {}, "runs": {}})
-    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+
+    class Fresh(Tracking):
+        experiments: dict[str, str] = {}
+        runs: dict[str, dict[str, Any]] = {}
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Fresh) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_port}", kind.runs
+            yield f"http://127.0.0.1:{server.server_port}", Fresh.runs
         finally:
             server.shutdown()
             thread.join()
