@@ -22,7 +22,7 @@ GROUPS = {
     "evaluator": ("start", "stop", "status", "logs"),
 }
 OPERATOR = {
-    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare", "export"),
+    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare"),
     "site": ("list",),
     "controller": ("status", "health"),
 }

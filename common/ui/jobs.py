@@ -27,7 +27,6 @@ ELSEWHERE = {
     "report": "hansa.common.ui.report",
     "events": "hansa.common.ui.events",
     "compare": "hansa.common.ui.compare",
-    "export": "hansa.common.ui.export",
     "verify": "hansa.controller.verify.cli",
 }
 
