@@ -24,7 +24,7 @@ GROUPS = {
     "evaluator": ("start", "stop", "status", "logs"),
 }
 OPERATOR = {
-    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare"),
+    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare", "export"),
     "site": ("list",),
     "controller": ("status", "health"),
 }
