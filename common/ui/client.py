@@ -18,7 +18,7 @@ from hansa.common.rpc.incoming import Incoming
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
 from hansa.common.values.resolved import ModelOrigin
-from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
+from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
 from hansa.common.values.words import cleaned, plain
 from hansa.protos import operator_pb2 as operator
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DOCUMENT = 256 << 20  # a job with a very long history
 PATIENCE = 20.0  # seconds to wait for an answer
-V = TypeVar("V", JobView, DaemonView, EventView, StatusView, ModelOrigin)
+V = TypeVar("V", AuditView, JobView, DaemonView, EventView, StatusView, ModelOrigin)
 TRIES = 20  # to resume a broken download, in a row, without receiving another frame
 
 
@@ -103,6 +103,24 @@ class Client:
         """Cancel a job."""
         reply = await self._ask(self._stub.Cancel(_request(job), timeout=PATIENCE))
         return _read(JobView, reply.view_json)
+
+    async def delete(self, job: str) -> str:
+        """Delete a job that has ended, models and all; return its id."""
+        reply = await self._ask(self._stub.Delete(_request(job)))  # a large job takes its time
+        return plain(reply.job)
+
+    async def audit(self, after: int = 0, follow: bool = False) -> AsyncIterator[AuditView]:
+        """Yield the audit log's records after one; with `follow` also each new one, until this is closed."""
+        with self._reaching(), translated():
+            async for reply in self._stub.Audit(operator.AuditRequest(after=after, follow=follow)):
+                for text in reply.records_json:
+                    yield _read(AuditView, text)
+
+    async def logs(self, site: str, role: str = "", lines: int = 0) -> LogView:
+        """Return the last lines of a daemon's log, if the site's policy allows it."""
+        request = operator.LogsRequest(site=site, role=role, lines=lines)
+        reply = await self._ask(self._stub.Logs(request, timeout=PATIENCE))
+        return LogView(site=site, role=plain(reply.role), lines=tuple(map(plain, reply.lines)))
 
     async def model(self, job: str, version: int | None = None) -> tuple[Manifest, Any]:
         """Download a community model and check it; return its manifest and payload."""

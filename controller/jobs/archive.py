@@ -67,6 +67,11 @@ class Archive:
         if summary and summary.receipts.get(site) != task:
             raise Stale(f"task {task} is over")
 
+    def drop(self, job: JobId) -> None:
+        """Stop listing a job."""
+        self.summaries.pop(job, None)
+        self._loaded.pop(job, None)
+
     async def recall(self, job: JobId) -> JobRunner:
         """Return a job in full; the last few are kept."""
         if job not in self.summaries:

@@ -22,6 +22,16 @@ class Jobs:
         """List a job."""
         self._runners[runner.id] = runner
 
+    def drop(self, job: JobId) -> None:
+        """Stop listing a job that is deleted."""
+        self._runners.pop(job, None)
+        self.archive.drop(job)
+
+    def ended(self, job: JobId) -> float | None:
+        """Return when a job ended; None if it has not."""
+        summary = self.archive.summaries.get(job)
+        return summary.ended if summary else self.runner(job).machine.state.ended
+
     def sort(self, jobs: Sequence[JobId]) -> None:
         """List jobs in the order of their submission."""
         self._runners = {job: self._runners[job] for job in jobs if job in self._runners}
