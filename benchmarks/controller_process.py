@@ -12,9 +12,10 @@ from typing import Any
 
 from harness import memory_of
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.state import READY, read_note
-from hansa.common.ui.client import Client
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.values.views import JobView, StatusView
 
 REDIS = Path(__file__).parents[1] / "tests" / "redis_server.py"
@@ -51,8 +52,8 @@ class ControllerProcess:
         """Run one job to its end and return its last view, history included; call `watch` now and then."""
 
         async def work() -> JobView:
-            async with Client(self.address) as client:
-                view = await client.submit(job)
+            async with AsyncClient(Endpoint(self.address)) as client:
+                view = (await client.submit(job)).view
                 while not view.ended:  # rarely: watching would cost the controller time
                     await asyncio.sleep(pause)
                     watch()
@@ -71,7 +72,7 @@ class ControllerProcess:
         """Return the controller's status, like `hansa controller status --json`."""
 
         async def work() -> StatusView:
-            async with Client(self.address) as client:
+            async with AsyncClient(Endpoint(self.address)) as client:
                 return await client.status()
 
         return asyncio.run(work())

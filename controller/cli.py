@@ -5,9 +5,8 @@ from pathlib import Path
 
 import click
 
-from hansa.common.rpc.channel import Endpoint
+from hansa.common.rpc.channel import DEFAULT_CONTROLLER, Endpoint
 from hansa.common.ui.options import (
-    DEFAULT_CONTROLLER,
     LONGEST,
     Address,
     Measure,
@@ -153,7 +152,7 @@ def health(controller: Endpoint) -> None:
 
     The exit code is 1 if the controller is up but cannot use its store, and 3 if it cannot be reached.
     """
-    from hansa.common.ui.client import ask_health
+    from hansa.common.client.connection import ask_health
 
     if not run_async(ask_health(controller)):
         raise HansaError(f"the controller at {controller} cannot use its store")
@@ -165,11 +164,11 @@ def health(controller: Endpoint) -> None:
 @json_option
 def status(controller: Endpoint, as_json: bool) -> None:
     """Show a controller's identity and status."""
-    from hansa.common.ui.client import Client
+    from hansa.common.client.asynchronous import AsyncClient
     from hansa.common.values.views import StatusView
 
     async def ask() -> StatusView:
-        async with Client(controller) as client:
+        async with AsyncClient(controller) as client:
             return await client.status()
 
     view = run_async(ask())

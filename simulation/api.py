@@ -1,10 +1,10 @@
 """`hansa.simulate()`: a simulation from Python."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hansa.common.client.rows import Rows, version_rows
 from hansa.common.job.file import load_job
 from hansa.common.run.folder import MODEL
 from hansa.common.run.site_data import located
@@ -13,7 +13,6 @@ from hansa.common.ui.layers import require_fitting_layers
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 from hansa.simulation.folders import new_folder, require_new
-from hansa.simulation.rows import Rows, version_rows
 
 
 class Simulated:
@@ -81,8 +80,7 @@ def simulate(
     from hansa.simulation.run import simulate as run  # loads PyTorch
 
     file = Path(job)
-    changes = [f"{name}={json.dumps(value)}" for name, value in (set or {}).items()]  # JSON is YAML
-    spec = load_job(file, changes, here=True)
+    spec = load_job(file, set or {}, here=True)
     folder = (Path(out) if out else new_folder(spec.name)).absolute()
     require_new(folder)
     require_fitting_layers(spec, file)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from hansa.common.client.rows import check_table, version_rows, write_rows
 from hansa.common.job.file import load_job
 from hansa.common.run.site_data import located
 from hansa.common.torch.installed import require_torch
@@ -15,7 +16,6 @@ from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.views import JobView
 from hansa.simulation.folders import new_folder, require_new
 from hansa.simulation.options import Options
-from hansa.simulation.rows import check_table, version_rows, write_rows
 
 INTERRUPTED = 130  # the exit code, whichever signal it was
 

@@ -1,6 +1,7 @@
 """The job file: YAML that is read with the line of each field, and `--set` changes to it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,25 @@ from hansa.common.values.resolved import MADE_WITH
 ODD_SCALARS = (ValueError, LookupError, ArithmeticError, AttributeError, TypeError)
 
 
-def load_job(path: Path, changes: Iterable[str] = (), here: bool = False) -> JobSpec:
-    """Read a job file, apply `--set` changes and check the result; `here`: the job runs on this machine."""
+def load_job(path: Path, changes: Iterable[str] | Mapping[str, object] = (), here: bool = False) -> JobSpec:
+    """Read a job file, apply changes and check the result; `here`: the job runs on this machine.
+
+    Changes are those of `--set`, or values by dotted path.
+    """
     data, lines = read_job(path)
     if isinstance(data, dict):
-        for change in changes:
-            apply_change(data, change)
+        change_fields(data, changes)
     return check_job(data, lines, path, here)
+
+
+def change_fields(data: dict[str, Any], changes: Iterable[str] | Mapping[str, object]) -> None:
+    """Apply changes, which are those of `--set`, or values by dotted path."""
+    if isinstance(changes, Mapping):
+        for name, value in changes.items():
+            set_field(data, name.split("."), deepcopy(value), f"set {name!r}")
+        return
+    for change in changes:
+        apply_change(data, change)
 
 
 def read_job(path: Path) -> tuple[object, dict[tuple[Any, ...], int]]:

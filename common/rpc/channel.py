@@ -14,6 +14,7 @@ from hansa.common.values.errors import InvalidInput
 if TYPE_CHECKING:
     from hansa.common.rpc.tls import Credentials
 
+DEFAULT_CONTROLLER = "127.0.0.1:7300"
 MESSAGE = 16 * FRAME  # a manifest of MAX_TENSORS is larger than a frame
 METADATA = 16 << 10  # bytes of headers
 CONCURRENT = 20_000  # calls under way on the whole controller

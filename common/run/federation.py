@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.rpc.channel import Endpoint
 from hansa.common.run.folder import keep_resolved, keep_results
 from hansa.common.run.interruption import Interruption
 from hansa.common.run.processes import Processes
 from hansa.common.run.site_data import SiteData
-from hansa.common.ui.client import Client
 from hansa.common.ui.job_warnings import warn
 from hansa.common.ui.live import show_live
 from hansa.common.values.errors import InvalidInput, Refused
@@ -81,9 +82,9 @@ class LocalFederation:
     async def _work(self, quiet: bool) -> JobView:
         spec = self._data.spec
         address = await self._stop.unless_asked(self._start())
-        async with Client(address) as client:
+        async with AsyncClient(Endpoint(address)) as client:
             await self._stop.unless_asked(self._await_evaluators(client))
-            submitted = await client.submit(spec)
+            submitted = (await client.submit(spec)).view
             keep_resolved(self._folder, submitted, spec, self._threads)
             warn(submitted)
             await self._watch(client, submitted.job, quiet)
@@ -97,7 +98,7 @@ class LocalFederation:
         self._processes.start_sites(address, self._data, self._slow, self._threads)
         return address
 
-    async def _await_evaluators(self, client: Client) -> None:
+    async def _await_evaluators(self, client: AsyncClient) -> None:
         """Wait for the evaluators, so that all evaluate every version; do not wait for one that has ended."""
         waited = 0.0
         while waited < PATIENCE:
@@ -108,9 +109,9 @@ class LocalFederation:
             await asyncio.sleep(PAUSE)
             waited += PAUSE
 
-    async def _watch(self, client: Client, job: str, quiet: bool) -> None:
+    async def _watch(self, client: AsyncClient, job: str, quiet: bool) -> None:
         """Show the job until it ends; raise if the controller ends first."""
-        showing = asyncio.create_task(show_live(client.watch(job), quiet, tell_failure=False))
+        showing = asyncio.create_task(show_live(client.views(job), quiet, tell_failure=False))
         watching = asyncio.create_task(self._processes.watch())
         cancelling = asyncio.create_task(self._cancel_when_asked(client, job))
         tasks: set[asyncio.Task[JobView] | asyncio.Task[None]] = {showing, watching, cancelling}
@@ -124,7 +125,7 @@ class LocalFederation:
                 task.cancel()
             await asyncio.gather(showing, watching, cancelling, return_exceptions=True)
 
-    async def _cancel_when_asked(self, client: Client, job: str) -> None:
+    async def _cancel_when_asked(self, client: AsyncClient, job: str) -> None:
         """Cancel the job at the first signal; it then ends like any other, with a report and a model."""
         await self._stop.asked.wait()
         click.echo(

@@ -5,9 +5,9 @@ from typing import Any
 
 import yaml
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
-from hansa.common.ui.client import Client
 from hansa.common.ui.job_documents import details
 from hansa.common.values.documents import written
 from hansa.common.values.resolved import MADE_WITH
@@ -21,7 +21,7 @@ HEAD = """\
 
 
 async def keep_results(
-    folder: Path, client: Client, job: str, spec: JobSpec, threads: int | None = None
+    folder: Path, client: AsyncClient, job: str, spec: JobSpec, threads: int | None = None
 ) -> JobView:
     """Write a job's report and its last model, if there is one; return its last view.
 
@@ -30,7 +30,7 @@ async def keep_results(
     """
     view = await client.show(job)
     if view.history:
-        save_checkpoint(folder / MODEL, *await client.export(job))
+        save_checkpoint(folder / MODEL, *await client.model(job))
     keep_report(folder, view, spec, threads)
     return view
 

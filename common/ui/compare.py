@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.ui.concordance import Compared, Concordance, Model, concord
 from hansa.common.ui.job_documents import SUMMARY, summary
 from hansa.common.ui.jobs import ask
@@ -75,12 +75,12 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
             f"{word}: there is no {REPORT} in it; is it the folder of a `hansa run` that has ended?"
         )
 
-    async def fetch(client: Client) -> Compared:
+    async def fetch(client: AsyncClient) -> Compared:
         view = await client.show(word)
         model: Model | None = None
         if with_model and view.history:
             try:
-                model = await client.model(view.job)
+                model = (await client.model(view.job))[:2]
             except NotFound:
                 model = None
         return Compared(view.name, view, model)

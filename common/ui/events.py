@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator
 
 import click
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.ui.options import controller_option, json_option, run_async
 from hansa.common.ui.watching import Watching
 from hansa.common.values.documents import escaped
@@ -35,7 +35,7 @@ def command(job_id: str, controller: Endpoint, follow: bool, after: int, as_json
 
 
 async def _so_far(controller: Endpoint, job: str, after: int) -> AsyncIterator[EventView]:
-    async with Client(controller) as client:
+    async with AsyncClient(controller) as client:
         async for event in client.events(job, after):
             yield event
 

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import click
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.process.settings import show_variables
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.torch.installed import require_torch
-from hansa.common.ui.client import Client
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.job_documents import details, exit_code, outcome, summary
 from hansa.common.ui.job_warnings import metrics_missing, shortfall_lines, warn, warn_of_shortfalls
@@ -49,11 +49,11 @@ def job() -> None:
     """Submit, watch, fetch, compare, verify and delete jobs."""
 
 
-def ask(controller: Endpoint, question: Callable[[Client], Awaitable[T]]) -> T:
+def ask(controller: Endpoint, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
     """Connect, ask the controller one question, and hang up."""
 
     async def talk() -> T:
-        async with Client(controller) as client:
+        async with AsyncClient(controller) as client:
             return await question(client)
 
     return run_async(talk())
@@ -83,7 +83,7 @@ def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: boo
 
     spec = load_job(file, changes)
     require_fitting_layers(spec, file)
-    view = ask(controller, lambda client: client.submit(spec))
+    view = ask(controller, lambda client: client.submit(spec)).view
     warn(view)
     if not wait:
         if as_json:
@@ -228,7 +228,7 @@ def model(
 
     if not output.absolute().parent.is_dir():
         raise InvalidInput(f"-o {output}: there is no folder {output.absolute().parent}")
-    manifest, payload, origin = ask(controller, lambda client: client.export(job_id, version))
+    manifest, payload, origin = ask(controller, lambda client: client.model(job_id, version))
     if whole:
         require_torch("--whole")
         from hansa.common.ui.whole import completed

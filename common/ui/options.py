@@ -11,14 +11,13 @@ from typing import Any, TypeVar
 import click
 
 from hansa.common.process.terminal import screen
-from hansa.common.rpc.channel import Endpoint, parse_address
+from hansa.common.rpc.channel import DEFAULT_CONTROLLER, Endpoint, parse_address
 from hansa.common.values.documents import written
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import site_name
 from hansa.common.values.sizes import parse_size
 from hansa.common.values.words import CONTROL
 
-DEFAULT_CONTROLLER = "127.0.0.1:7300"
 LONGEST = 1e9  # seconds that a clock can be set to, as in job files
 T = TypeVar("T")
 

@@ -18,10 +18,10 @@ def site() -> None:
 @json_option
 def list_sites(controller: Endpoint, as_json: bool) -> None:
     """List the daemons of all sites and their tasks; for those that are away, since when and why."""
-    from hansa.common.ui.client import Client
+    from hansa.common.client.asynchronous import AsyncClient
 
     async def ask() -> list[DaemonView]:
-        async with Client(controller) as client:
+        async with AsyncClient(controller) as client:
             return await client.sites()
 
     views = run_async(ask())
@@ -57,10 +57,10 @@ def logs(name: str, controller: Endpoint, role: str | None, lines: int | None, a
 
     Paths and secrets are hidden, and what apps log is left out.
     """
-    from hansa.common.ui.client import Client
+    from hansa.common.client.asynchronous import AsyncClient
 
     async def ask() -> LogView:
-        async with Client(controller) as client:
+        async with AsyncClient(controller) as client:
             return await client.logs(name, role or "", lines or 0)
 
     view = run_async(ask())

@@ -19,6 +19,8 @@ HansaError
 ├── Broken              state on disk or in memory is damaged      INTERNAL             1
 │   └── StoreFailed     the store cannot be written or read
 ├── PluginFailed        a plugin raised, or broke its contract     UNKNOWN              1
+├── JobFailed           a job that somebody waited for has failed  OUT_OF_RANGE         1
+│   └── JobCancelled    or was cancelled
 └── Unreachable         no answer from the address                 UNAVAILABLE          3
 """
 
@@ -145,6 +147,20 @@ class PluginFailed(HansaError):
         self.part, self.error = part, error
         self.why = error if isinstance(error, str) else reason(error)
         super().__init__(part if isinstance(part, str) else f"{part.point} {part.kind!r}: {self.why}")
+
+
+class JobFailed(HansaError):
+    """A job that somebody waited for has failed: why, and which site's failure it was, if it was one's."""
+
+    code = "OUT_OF_RANGE"  # no call is answered with it
+
+    def __init__(self, reason: str, site: str = "") -> None:
+        self.reason, self.site = reason, site
+        super().__init__(reason)
+
+
+class JobCancelled(JobFailed):
+    """A job that somebody waited for was cancelled."""
 
 
 class Unreachable(HansaError):

@@ -170,6 +170,7 @@ class VersionView(Version):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     evaluated: bool = False  # there are metrics, and no evaluator's report is pending
+    settled: bool = False  # nothing more is awaited: it is evaluated, or will not be
 
     @property
     def warnings(self) -> list[str]:

@@ -50,6 +50,7 @@ class JobView(Value):
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled
     reason: str = ""
+    site: str = ""  # that failed, if a site's failure ended the job
     warnings: tuple[str, ...] = ()  # settings of the job that work but are probably not intended
     version: int = 0
     rounds: int = 0

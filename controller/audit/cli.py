@@ -8,11 +8,10 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.process.clock import iso
-from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
+from hansa.common.rpc.channel import DEFAULT_CONTROLLER, Endpoint
 from hansa.common.ui.options import (
-    DEFAULT_CONTROLLER,
     Address,
     json_option,
     print_json,
@@ -92,7 +91,7 @@ def _remote(context: click.Context, follow: bool) -> bool:
 
 
 async def _show_remote(controller: Endpoint, last: int | None, follow: bool, as_json: bool) -> None:
-    async with Client(controller) as client:
+    async with AsyncClient(controller) as client:
         if not follow:
             records = deque([record async for record in client.audit()], maxlen=last)
             _print(list(records), as_json)

@@ -143,6 +143,7 @@ class JobState(BaseModel):
     accepted: dict[SiteName, TaskId] = {}  # the task of each site's last update that has a receipt
     participation: dict[SiteName, Participation] = {}  # of each site that could take part
     chain: str = ""  # hash of the newest receipt
+    failed_site: SiteName | None = None  # whose failure ended the job
     alarms: dict[str, float] = {}
     subjects: dict[TaskId, Subject] = {}  # of open evaluations
     reports: dict[str, dict[SiteName, Evaluation]] = {}  # not yet final, by the subject's name

@@ -72,6 +72,7 @@ def job_view(
         app=spec.app,
         status=state.status,
         reason=f"waiting for the store: {around.trouble}" if waiting else state.reason or _needs(machine),
+        site=state.failed_site or "",
         warnings=(*(located(warning, {}) for warning in machine.rule.warnings(spec)), *machine.warnings),
         version=max(state.version, 0),
         rounds=max(state.version, 0),
@@ -160,8 +161,14 @@ def _survey_view(machine: Machine) -> SurveyView | None:
 def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
     """Yield the versions of a job from `since` on as operators see them."""
     for record in machine.state.history[max(since, 0) :]:
-        evaluated = bool(record.examples) and not machine.awaits(record)
-        shown = dict(record) | {"metrics": _metrics(machine, record), "evaluated": evaluated}
+        awaited = machine.awaits(record)
+        evaluated = bool(record.examples) and not awaited
+        settled = evaluated or machine.ended or (record.version < machine.state.version and not awaited)
+        shown = dict(record) | {
+            "metrics": _metrics(machine, record),
+            "evaluated": evaluated,
+            "settled": settled,
+        }
         yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
 
 

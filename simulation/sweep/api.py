@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from hansa.common.client.rows import Rows
 from hansa.common.rpc.channel import Endpoint
-from hansa.simulation.rows import Rows
 from hansa.simulation.sweep.driver import Driver, claimed
 from hansa.simulation.sweep.export import run_rows, write_summary
 from hansa.simulation.sweep.plan import Plan, make_plan

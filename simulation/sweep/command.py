@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from hansa.common.client.rows import check_table
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, print_json
 from hansa.common.values.errors import InvalidInput, Unreachable
 from hansa.common.values.words import counted
-from hansa.simulation.rows import check_table
 from hansa.simulation.sweep.api import folder_of, run_sweep
 from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver

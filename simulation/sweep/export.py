@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from hansa import __version__
+from hansa.common.client.rows import Rows, write_rows
 from hansa.common.process.files import write_whole
 from hansa.common.values.documents import written
-from hansa.simulation.rows import Rows, write_rows
 from hansa.simulation.sweep.results import Result, is_loss
 from hansa.simulation.sweep.statistics import TEST
 from hansa.simulation.sweep.table import Table

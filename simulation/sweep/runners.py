@@ -11,6 +11,7 @@ from typing import Protocol
 
 import yaml
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.process.state import holder
@@ -20,7 +21,6 @@ from hansa.common.run.trial import Report, run_trial
 from hansa.common.site.source import source_of
 from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
-from hansa.common.ui.client import Client
 from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import HansaError, InvalidInput, NotFound, Taken, one_line
 from hansa.simulation.sweep.plan import Way
@@ -161,7 +161,7 @@ class ControllerRunner:
         asyncio.run(self._status())
 
     async def _status(self) -> None:
-        async with Client(self._to) as client:
+        async with AsyncClient(self._to) as client:
             await client.status()
 
     def run(self, spec: JobSpec, folder: Path) -> Report:
@@ -171,8 +171,8 @@ class ControllerRunner:
     async def _run(self, spec: JobSpec, folder: Path) -> Report:
         job = await self._going_on(folder)
         if job is None:
-            async with Client(self._to) as client:
-                view = await client.submit(spec)
+            async with AsyncClient(self._to) as client:
+                view = (await client.submit(spec)).view
             job = view.job
             note_job(folder, job)
             keep_resolved(folder, view, spec)
@@ -182,7 +182,7 @@ class ControllerRunner:
         except asyncio.CancelledError:
             await self._cancel(job)
             raise
-        async with Client(self._to) as client:
+        async with AsyncClient(self._to) as client:
             ended = await keep_results(folder, client, job, spec.model_copy(update={"data": None}))
         if ended.status != "completed":
             raise HansaError(f"job {job} {ended.status}: {ended.reason}")
@@ -193,7 +193,7 @@ class ControllerRunner:
         job = noted_job(folder)
         if job is None:
             return None
-        async with Client(self._to) as client:
+        async with AsyncClient(self._to) as client:
             try:
                 view = await client.show(job)
             except NotFound:
@@ -203,5 +203,5 @@ class ControllerRunner:
     async def _cancel(self, job: str) -> None:
         """Leave nothing behind on the controller when somebody ends the sweep."""
         with contextlib.suppress(HansaError):
-            async with Client(self._to) as client:
+            async with AsyncClient(self._to) as client:
                 await client.cancel(job)

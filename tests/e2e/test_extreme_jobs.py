@@ -15,10 +15,10 @@ from typing import Any
 import grpc
 import pytest
 
+from hansa.common.client.connection import DOCUMENT
 from hansa.common.job.file import load_job
 from hansa.common.rpc.channel import connect
 from hansa.common.rpc.methods import Stub
-from hansa.common.ui.client import DOCUMENT
 from hansa.protos import operator_pb2 as operator
 from tests.e2e.conftest import APP, Site
 from tests.extreme_jobs import Extremes

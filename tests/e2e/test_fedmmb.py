@@ -6,9 +6,9 @@ import json
 from click.testing import CliRunner, Result
 
 from hansa.common.cli import hansa
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import JobSpec
-from hansa.common.ui.client import Client
 from hansa.common.values.views import JobView
 from hansa.controller.storage.backends import opened
 from hansa.controller.verify.check import verify
@@ -26,10 +26,10 @@ RECORDING = OWN_APP.replace(
 
 async def _run(address: str, specs: list[JobSpec]) -> dict[str, JobView]:
     """Run jobs side by side to their ends."""
-    async with Client(address) as client:
-        views = [await client.submit(spec) for spec in specs]
+    async with AsyncClient(address) as client:
+        views = [(await client.submit(spec)).view for spec in specs]
         for view in views:
-            async for _ in client.watch(view.job):
+            async for _ in client.views(view.job):
                 pass
         return {view.name: await client.show(view.job) for view in views}
 

@@ -5,8 +5,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.frames import Layout, views
-from hansa.common.ui.client import Client
 from tests.buffered import SITES, SPEC, Log, check
 from tests.faults.conftest import Federation
 from tests.faults.test_kills import CONTROLLER
@@ -24,15 +24,15 @@ async def test_models_of_a_buffer_follow_from_what_sites_sent_though_the_control
         for name in SITES:
             site = LightSite(federation.address, name, spec=SPEC, answer=log.answer)
             await sites.enter_async_context(site.attending())
-        async with Client(federation.address) as client:
+        async with AsyncClient(federation.address) as client:
             spec = job(rule="fedbuff", pace={"updates": 160, "buffer": 4}, sites={"min": 3, "wait": 120})
-            submitted = await client.submit(spec)
+            submitted = (await client.submit(spec)).view
         await asyncio.to_thread(kill_at_every_point, federation)
-        async with Client(federation.address) as client:
-            async for _ in client.watch(submitted.job):
+        async with AsyncClient(federation.address) as client:
+            async for _ in client.views(submitted.job):
                 pass
             shown = await client.show(submitted.job)
-            manifest, payload = await client.model(submitted.job)
+            manifest, payload, _ = await client.model(submitted.job)
     assert (shown.status, federation.kills) == ("completed", len(CONTROLLER)), shown.reason
     assert sum(len(entry.updates) for entry in shown.history) == 160
     assert len({update.task for entry in shown.history for update in entry.updates}) == 160

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from hansa.common.ui.client import Client
+from hansa.common.client.asynchronous import AsyncClient
 from tests.e2e.conftest import Site
 from tests.redis_server import RedisServer
 from tests.support import LightSite, job, serving
@@ -65,7 +65,7 @@ async def test_split_brain_leaves_nothing_of_the_loser(scene: Site, server: Redi
         address = await asyncio.to_thread(scene.controller, name, store=store, **freeze)
         loser = scene.nursery.processes[name]
         assert loser.pid
-        async with AsyncExitStack() as sites, Client(address) as client:
+        async with AsyncExitStack() as sites, AsyncClient(address) as client:
             for site in "abc":
                 await sites.enter_async_context(LightSite(address, site).attending())
             await client.submit(JOB)

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.site.daemon import SiteDaemon
-from hansa.common.ui.client import Client
 from hansa.common.values.history import VersionView
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.common.values.views import JobView
@@ -51,11 +51,11 @@ async def run(folder: Path, jobs: Mapping[str, Job], app: str, numbers: bool = F
 
 
 @asynccontextmanager
-async def running(folder: Path, app: str) -> AsyncIterator[Client]:
+async def running(folder: Path, app: str) -> AsyncIterator[AsyncClient]:
     """Run a controller and five sites; yield an operator's client."""
     async with serving(folder / "controller") as served, AsyncExitStack() as sites:
         await (_light if app == LIGHT else _real(app))(served.address, folder, sites)
-        yield await sites.enter_async_context(Client(served.address))
+        yield await sites.enter_async_context(AsyncClient(served.address))
 
 
 def usual_job(app: str, job: Job) -> JobSpec:
@@ -64,23 +64,23 @@ def usual_job(app: str, job: Job) -> JobSpec:
     return JobSpec.model_validate({**usual, **job})
 
 
-async def finished(client: Client, spec: JobSpec) -> JobView:
+async def finished(client: AsyncClient, spec: JobSpec) -> JobView:
     """Submit a job; return its last view, with all versions."""
-    submitted = await client.submit(spec)
+    submitted = (await client.submit(spec)).view
     last: JobView = submitted
     history: dict[int, VersionView] = {}
-    async for last in client.watch(submitted.job):
+    async for last in client.views(submitted.job):
         history |= {entry.version: entry for entry in last.history}
     return last.model_copy(update={"history": tuple(entry for _, entry in sorted(history.items()))})
 
 
-async def _outcome(client: Client, spec: JobSpec, numbers: bool) -> Outcome:
+async def _outcome(client: AsyncClient, spec: JobSpec, numbers: bool) -> Outcome:
     last = await finished(client, spec)
     outcome: Outcome = {"status": last.status, "versions": [version_of(entry) for entry in last.history]}
     if last.status != "completed":
         outcome["reason"] = last.reason
     if numbers:
-        manifest, payload = await client.model(last.job)
+        manifest, payload, _ = await client.model(last.job)
         outcome["model"] = {
             name: _rounded(array) for name, array in views(Layout(manifest.spec), payload).items()
         }

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.values.ids import SiteName
 from hansa.common.values.views import DaemonView
 from tests.cutting_proxy import CuttingProxy
@@ -17,7 +17,7 @@ from tests.waiting import eventually
 
 async def absent(served: Served, why: str) -> DaemonView:
     """Wait until the only daemon is away for a reason, and return its view."""
-    async with Client(Endpoint(served.address)) as client:
+    async with AsyncClient(Endpoint(served.address)) as client:
 
         async def away() -> DaemonView | None:
             (view,) = await client.sites()

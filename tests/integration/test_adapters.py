@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from hansa.common.app import load_app
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.torch import networks
-from hansa.common.ui.client import Client
 from tests.cutting_proxy import CuttingProxy
 from tests.e2e.conftest import ROOT, hansa
 from tests.real_sites import attending, daemon
@@ -34,7 +34,7 @@ async def test_only_adapters_cross_the_wire_and_the_whole_model_can_be_joined(tm
         proxy.record = bytearray()
         daemons = [daemon(proxy.address, tmp_path, APP, name, "learner") for name in SITES]
         await stack.enter_async_context(attending(daemons))
-        client = await stack.enter_async_context(Client(served.address))
+        client = await stack.enter_async_context(AsyncClient(served.address))
         job = {
             "app": APP,
             "seed": SEED,
@@ -45,8 +45,8 @@ async def test_only_adapters_cross_the_wire_and_the_whole_model_can_be_joined(tm
             "validation": {"fraction": 0.0},
             "sites": {"min": 2},
         }
-        view = await client.submit(JobSpec.model_validate(job))
-        async for _ in client.watch(view.job):
+        view = (await client.submit(JobSpec.model_validate(job))).view
+        async for _ in client.views(view.job):
             pass
         view = await client.show(view.job)
         assert view.status == "completed", view.reason

@@ -14,12 +14,12 @@ import grpc
 import pytest
 
 import tests.unit.engine.evaluated_updates  # noqa: F401 - registers a weigher that has updates evaluated
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.frames import FRAME
 from hansa.common.models.model import MAX_TENSORS
 from hansa.common.pki import files
 from hansa.common.rpc.channel import METADATA, SERVER, Endpoint
 from hansa.common.site.attendance import BEAT
-from hansa.common.ui.client import Client
 from hansa.common.values.bounds import MOST_NAMED
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.tasks import Task, Terms
@@ -66,7 +66,7 @@ async def test_names_of_jobs_and_models_cannot_lead_anywhere(
 
 @pytest.mark.parametrize("app", ["../../etc/passwd:x", "os:system", "app.py:app\nimport os"])
 async def test_an_app_that_the_site_does_not_allow_is_never_loaded(served: Served, app: str) -> None:
-    async with LightSite(served.address, "a").attending(), Client(served.address) as client:
+    async with LightSite(served.address, "a").attending(), AsyncClient(served.address) as client:
         of = operators(grpc.aio.insecure_channel(served.address))
 
         async def words() -> AsyncIterator[bytes]:
@@ -227,7 +227,7 @@ async def test_thousands_of_streams_of_one_caller_do_not_shut_out_the_others(tmp
             yield enrolment()
 
         streams = [asyncio.create_task(status(anext(aiter(flood.Attend(silent()))))) for _ in range(2000)]
-        async with Client(Endpoint(served.address, pki.issue("operator", "alice"))) as client:
+        async with AsyncClient(Endpoint(served.address, pki.issue("operator", "alice"))) as client:
             async with asyncio.timeout(20):
                 assert await client.jobs() == []
         found = await asyncio.gather(*streams)

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.process.clock import SystemClock
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, Forbidden, Taken
 from hansa.common.values.ids import JobId
 from hansa.controller.audit.check import check_records
@@ -37,13 +37,15 @@ async def history(state: Path, pki: Path, store: str = "") -> str:
     async with serving(state, store, tls=made.issue("controller", "hub")) as served:
         learner, alice = made.issue("learner", "a"), made.issue("operator", "alice")
         async with LightSite(served.address, "a", tls=learner).attending():
-            async with Client(Endpoint(served.address, alice)) as client:
-                view = await client.submit(job(pace={"kind": "sync", "rounds": 1}))
+            async with AsyncClient(Endpoint(served.address, alice)) as client:
+                view = (await client.submit(job(pace={"kind": "sync", "rounds": 1}))).view
                 await ended(await served.jobs.find(view.job))
-                endless = await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
-            async with Client(Endpoint(served.address, made.issue("operator", "bob"))) as client:
+                endless = (
+                    await client.submit(job(name="endless", pace={"kind": "sync", "rounds": 10_000}))
+                ).view
+            async with AsyncClient(Endpoint(served.address, made.issue("operator", "bob"))) as client:
                 assert "bob" in (await client.cancel(endless.job)).reason
-            async with Client(Endpoint(served.address, learner)) as client:
+            async with AsyncClient(Endpoint(served.address, learner)) as client:
                 for _ in range(3):
                     with pytest.raises(Forbidden):
                         await client.cancel(view.job)

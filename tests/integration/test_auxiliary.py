@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.auxiliary import with_auxiliary
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import Layout, cut, pack, seal
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.site.transfer import Fetcher, hand_in
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import Rejected
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
@@ -139,8 +139,8 @@ async def test_evaluators_and_exports_leave_them_out(tmp_path: Path) -> None:
         evaluators = await attend(served, stack, role="evaluator")
         runner = await ended(await submit(served, weigh={"kind": "dvw"}))
         assert runner.view().status == "completed", runner.view().reason
-        client = await stack.enter_async_context(Client(served.address))
-        manifest, payload, origin = await client.export(runner.id)
+        client = await stack.enter_async_context(AsyncClient(served.address))
+        manifest, payload, origin = await client.model(runner.id)
     seen = [tensors for each in evaluators.values() for tensors in each.evaluated]
     assert len(seen) >= 3 * 3, "updates and versions were evaluated"
     assert set(seen) == {SPEC.names}

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from hansa.common.ui.client import Client
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluate, Task
 from hansa.controller.jobs.runner import JobRunner
@@ -25,7 +25,7 @@ async def test_an_evaluator_that_hangs_is_named_and_its_late_report_counts(tmp_p
             await release.wait()
         await site.do(task)
 
-    async with serving(tmp_path) as served, AsyncExitStack() as sites, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites, AsyncClient(served.address) as client:
         await sites.enter_async_context(LightSite(served.address, "a").attending())
         await sites.enter_async_context(LightSite(served.address, "a", role="evaluator").attending())
         await sites.enter_async_context(
@@ -59,7 +59,7 @@ async def test_an_evaluator_that_hangs_is_named_and_its_late_report_counts(tmp_p
 
 
 async def test_a_standing_fleet_holds_out_the_sites_that_a_job_names(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, AsyncExitStack() as sites, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncExitStack() as sites, AsyncClient(served.address) as client:
         for name in ("a", "b", "t", "v"):
             for role in ("learner", "evaluator"):
                 await sites.enter_async_context(LightSite(served.address, name, role=role).attending())

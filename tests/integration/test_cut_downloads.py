@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.frames import FRAME, Layout, views
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.incoming import FUTILE
 from hansa.common.site.transfer import Fetcher
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import Rejected, Unreachable
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.jobs.runner import JobRunner
@@ -72,8 +72,8 @@ async def trained(folder: Path, pool: ThreadPoolExecutor, cut: int, rounds: int)
 
 
 async def fetched(proxy: CuttingProxy, runner: JobRunner) -> dict[str, np.ndarray]:
-    async with Client(Endpoint(proxy.address)) as client, asyncio.timeout(60):
-        manifest, payload = await client.model(runner.id)
+    async with AsyncClient(Endpoint(proxy.address)) as client, asyncio.timeout(60):
+        manifest, payload, _ = await client.model(runner.id)
     return views(Layout(manifest.spec), payload)
 
 
@@ -125,7 +125,7 @@ async def test_an_operator_gets_a_model_that_no_connection_carries_completely(
 async def test_an_operator_whose_connections_carry_no_frame_is_told_so(
     tmp_path: Path, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hansa.common.ui.client.TRIES", 3)
+    monkeypatch.setattr("hansa.common.client.download.TRIES", 3)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         async with CuttingProxy(served.address, FRAME // 2).listening() as proxy:
             with pytest.raises(Unreachable, match="no controller answers"):
@@ -151,7 +151,7 @@ async def served_by(served: Served, runner: JobRunner, monkeypatch: pytest.Monke
     monkeypatch.setattr("hansa.common.rpc.backoff.QUICK_PAUSE", 0.001)
     real = served.federation.downloads.send
     monkeypatch.setattr(served.federation.downloads, "send", lambda *given: send(real, *given))
-    async with Client(Endpoint(served.address)) as client, asyncio.timeout(30):
+    async with AsyncClient(Endpoint(served.address)) as client, asyncio.timeout(30):
         await client.model(runner.id)
 
 
@@ -166,7 +166,7 @@ async def test_a_controller_that_never_sends_a_further_frame_does_not_keep_anybo
             if start or len(message) == FRAME:
                 return
 
-    monkeypatch.setattr("hansa.common.ui.client.TRIES", 1000)
+    monkeypatch.setattr("hansa.common.client.download.TRIES", 1000)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         with pytest.raises(
             Rejected, match="20 attempts in a row to download a model brought nothing after frame 1"
@@ -187,7 +187,7 @@ async def test_a_controller_that_starts_over_every_time_does_not_keep_a_site_for
             if frames == 4:
                 return
 
-    monkeypatch.setattr("hansa.common.ui.client.TRIES", 1000)
+    monkeypatch.setattr("hansa.common.client.download.TRIES", 1000)
     async with trained(tmp_path, pool, 100 * FRAME, rounds=1) as (served, _, runner):
         with pytest.raises(Rejected, match="began 8 times with a different model"):
             await served_by(served, runner, monkeypatch, send)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
-from hansa.common.ui.client import Client
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.values.errors import NotFound, Refused, Stale
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.jobs import records
@@ -52,7 +52,7 @@ async def test_a_deleted_job_leaves_a_record_and_nothing_else(
         kept, old = await run_one(served), await run_one(served)
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
         new = await run_one(served)
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             assert await client.delete(old) == old  # from the archive
             assert await client.delete(new[:6]) == new  # one that ended since the start
             assert [view.job for view in await client.jobs()] == [kept]
@@ -84,7 +84,7 @@ async def test_the_journal_gives_space_back(tmp_path: Path) -> None:
         gone = await run_one(served, 150)
         await served.federation.launcher.finished(gone)  # type: ignore[arg-type]
         before = size(tmp_path)
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             await client.delete(gone)
         assert size(tmp_path) < before / 3
 
@@ -92,7 +92,7 @@ async def test_the_journal_gives_space_back(tmp_path: Path) -> None:
 async def test_a_job_under_way_is_not_deleted(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a", answer=wait_for_ever).attending():
         runner = await served.submit(job(), None, nothing())
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             with pytest.raises(Refused, match="has not ended; `hansa job cancel"):
                 await client.delete(runner.id)
             await client.cancel(runner.id)
@@ -106,7 +106,7 @@ async def test_jobs_are_deleted_when_they_are_old_enough(tmp_path: Path, store: 
     async with serving(tmp_path, store, keep_days=1.0) as served:
         assert len(served.jobs.known) == 1
     async with serving(tmp_path, store, keep_days=1e-9) as served:
-        async with Client(served.address) as client, asyncio.timeout(20):
+        async with AsyncClient(served.address) as client, asyncio.timeout(20):
             async for record in client.audit(follow=True):
                 if record.what == "deleted":
                     assert record.who == "controller"
@@ -129,7 +129,7 @@ async def test_a_site_that_comes_back_with_an_update_for_a_deleted_job_drops_it(
     async with serving(tmp_path) as served, LightSite(served.address, "a", answer=keep).attending() as site:
         runner = await served.submit(job(), None, nothing())
         task = await asyncio.wait_for(tasks.get(), 20)
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             await client.cancel(runner.id)
             await client.delete(runner.id)
         with pytest.raises((Stale, NotFound)):

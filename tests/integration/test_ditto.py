@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from safetensors.numpy import load_file
 
 from hansa.common.cli import hansa
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, views
 from hansa.common.site.daemon import SiteDaemon
 from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import Personal, PersonalFolder
 from hansa.common.site.shelf import Shelf
-from hansa.common.ui.client import Client
 from hansa.common.values.ids import JobId
 from hansa.common.values.views import JobView
 from hansa.evaluator.daemon import Evaluator
@@ -103,7 +103,7 @@ def close(arrays: Mapping[str, np.ndarray], model: Pair) -> None:
 
 
 @asynccontextmanager
-async def federation(folder: Path, app: str) -> AsyncIterator[tuple[Client, CuttingProxy]]:
+async def federation(folder: Path, app: str) -> AsyncIterator[tuple[AsyncClient, CuttingProxy]]:
     """Run a controller and three sites with evaluators, which reach it through a proxy."""
     async with serving(folder / "controller") as served, AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(CuttingProxy(served.address).listening())
@@ -116,10 +116,10 @@ async def federation(folder: Path, app: str) -> AsyncIterator[tuple[Client, Cutt
             daemons += [Evaluator(replace(evaluator, split="test"), shelf)]  # on all data of the site
             daemons += [daemon(proxy.address, folder, app, name, "learner")]
         await stack.enter_async_context(attending(daemons))
-        yield await stack.enter_async_context(Client(served.address)), proxy
+        yield await stack.enter_async_context(AsyncClient(served.address)), proxy
 
 
-async def run(client: Client, app: str, **words: Any) -> JobView:
+async def run(client: AsyncClient, app: str, **words: Any) -> JobView:
     """Run a job to its end."""
     usual: dict[str, Any] = {
         "app": app,
@@ -130,8 +130,8 @@ async def run(client: Client, app: str, **words: Any) -> JobView:
         "validation": {"fraction": 0.25},
         "train": {"epochs": 2, "batch_size": 8, "optimizer": {"lr": 0.05}},
     }
-    view = await client.submit(JobSpec.model_validate(usual | words))
-    async for _ in client.watch(view.job):
+    view = (await client.submit(JobSpec.model_validate(usual | words))).view
+    async for _ in client.views(view.job):
         pass
     view = await client.show(view.job)
     assert view.status == "completed", view.reason
@@ -155,7 +155,7 @@ async def test_both_models_and_their_losses_are_those_of_the_paper(
     words["sample"] = {"kind": "uniform", "fraction": fraction}
     async with federation(tmp_path, app) as (client, _):
         view = await run(client, app, local={"lam": lam, "epochs": epochs}, **words)
-        manifest, payload = await client.model(view.job)
+        manifest, payload, _ = await client.model(view.job)
         model = views(Layout(manifest.spec), payload)
     rounds = [sorted(entry.contributions) for entry in view.history[1:]]
     assert {len(sites) for sites in rounds} == {3 if fraction == 1 else 1}
@@ -201,7 +201,7 @@ async def test_it_goes_with_other_ways_to_travel(tmp_path: Path, kind: str) -> N
     async with federation(tmp_path, NETWORK) as (client, _):
         fedavg = await run(client, NETWORK, rule="fedavg", layers={"kind": kind})
         view = await run(client, NETWORK, layers={"kind": kind})
-        manifest, _ = await client.model(view.job)
+        manifest, _, _ = await client.model(view.job)
     assert [entry.digest for entry in view.history] == [entry.digest for entry in fedavg.history]
     assert "accuracy_personal" in view.history[-1].metrics
     for site in SITES:
@@ -215,7 +215,7 @@ async def test_own_models_stay_at_the_sites_where_a_command_writes_them(tmp_path
         view = await run(client, NETWORK)
         assert proxy.record is not None
         sent = bytes(proxy.record)
-        manifest, payload = await client.model(view.job)
+        manifest, payload, _ = await client.model(view.job)
     trained = views(Layout(manifest.spec), payload)["adapter.weight"].tobytes()
     assert len(trained) == 256
     for site in SITES:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.views import EventView
@@ -47,7 +47,7 @@ async def test_a_reader_gets_every_event_once_although_the_controller_restarts(
     async with serving(tmp_path, listen=address):  # now it is a job of the archive
         await gathered(Watching(Endpoint(address), runner.id), 0, later)
         assert later == told
-        async with Client(address) as client:
+        async with AsyncClient(address) as client:
             assert [event async for event in client.events(runner.id, after=30)] == told[30:]
             with pytest.raises(InvalidInput, match=f"has {len(told)} events"):
                 async for _ in client.events(runner.id, after=len(told) + 1):
@@ -74,7 +74,7 @@ async def test_a_viewer_reads_what_happens_and_changes_nothing(tmp_path: Path) -
     pki = Consortium(tmp_path / "pki")
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         runner = await served.submit(job(), None, nothing())
-        async with Client(Endpoint(served.address, pki.issue("viewer", "eve"))) as client:
+        async with AsyncClient(Endpoint(served.address, pki.issue("viewer", "eve"))) as client:
             assert [view.job for view in await client.jobs()] == [runner.id]
             assert [event.kind async for event in client.events(runner.id)] == ["submitted"]
             for forbidden in (client.cancel(runner.id), client.model(runner.id), client.submit(job())):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import cut
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import InvalidJob, Refused, Taken
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Failure
@@ -264,10 +264,10 @@ async def test_jobs_of_an_earlier_life_are_still_shown(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         runner = await ended(await submit(served, job()))
         before = runner.whole_view()
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         after = await client.show(before.job)
         assert after.model_dump(exclude={"sites"}) == before.model_dump(exclude={"sites"})
-        manifest, _ = await client.model("test")
+        manifest, _, _ = await client.model("test")
         assert manifest.digest.hex() == runner.machine.state.history[-1].digest
 
 
@@ -290,12 +290,12 @@ async def test_operators_submit_watch_cancel_and_list_over_the_wire(tmp_path: Pa
         await asyncio.Event().wait() if isinstance(task.work, Train) else await site.do(task)
 
     site_task = LightSite("", "a", answer=never)
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         site_task.address = served.address
         async with site_task.attending():
-            view = await client.submit(job(name="to-cancel"))
+            view = (await client.submit(job(name="to-cancel"))).view
             seen = []
-            async for seen_view in client.watch(view.job):
+            async for seen_view in client.views(view.job):
                 seen.append(seen_view.status)
                 if seen_view.status == "running" and "cancelled" not in seen:
                     await client.cancel("to-cancel")
@@ -308,7 +308,7 @@ async def test_operators_submit_watch_cancel_and_list_over_the_wire(tmp_path: Pa
 
 
 async def test_a_bad_job_is_refused_by_the_controller_with_every_fault(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         with pytest.raises(InvalidJob) as caught:
             await client.submit(job(rule="fedavg", pace={"rounds": 0}, weigh={"kind": "equl"}))
         assert "pace.rounds" in str(caught.value)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.site.log_tail import LogTail
 from hansa.common.site.policy import FREE, Policy
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import InvalidInput, NotFound, Refused
 from hansa.common.values.ids import PROTOCOL
 from hansa.controller.fleet import sessions
@@ -34,7 +34,7 @@ async def test_an_operator_reads_what_the_sites_owner_shows(
     async with serving(tmp_path / "state", tls=pki.issue("controller", "hub")) as served:
         site = LightSite(served.address, "a", tls=learner, read_log=read)
         alice, bob = (Endpoint(served.address, pki.issue("operator", name)) for name in ("alice", "bob"))
-        async with site.attending(), Client(alice) as client, Client(bob) as other:
+        async with site.attending(), AsyncClient(alice) as client, AsyncClient(bob) as other:
             with pytest.raises(Refused, match="does not show its logs"):
                 await client.logs("a")
             policy = Policy(logs=3, operators=("alice",))
@@ -72,7 +72,7 @@ async def test_a_daemon_that_does_not_answer_or_leaves_keeps_nobody_waiting(
         await leave.wait()
         yield fleet_pb2.FromSite(goodbye=fleet_pb2.Goodbye())
 
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         channel, stub = fleet_stub(served.address)
         attending = stub.Attend(words())
         await attending.read()

@@ -13,9 +13,9 @@ from safetensors.numpy import load_file, save_file
 
 import hansa as package
 from hansa.common.cli import hansa
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.checkpoints import load_checkpoint, read_origin, save_checkpoint
 from hansa.common.rpc import codec
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.resolved import ModelOrigin
@@ -31,10 +31,10 @@ from tests.support import LightSite, ended, filled, job, nothing, sealed, servin
 async def exported(folder: Path, file: Path, version: int | None = None, **changes: object) -> str:
     """Run a small job to its end and export one of its models; return the job's id."""
     async with serving(folder) as served, LightSite(served.address, "a").attending():
-        async with Client(served.address) as client:
-            view = await client.submit(job(**changes))
+        async with AsyncClient(served.address) as client:
+            view = (await client.submit(job(**changes))).view
             await ended(served.jobs.runner(JobId(view.job)))
-            save_checkpoint(file, *await client.export(view.job, version))
+            save_checkpoint(file, *await client.model(view.job, version))
     return view.job
 
 
@@ -139,12 +139,12 @@ async def test_version_0_names_the_receipt_of_the_site_that_built_it(tmp_path: P
     file = tmp_path / "m.safetensors"
     async with serving(tmp_path / "c") as served, AsyncExitStack() as sites:
         await sites.enter_async_context(LightSite(served.address, "a", answer=wait_for_ever).attending())
-        async with Client(served.address) as client:
-            view = await client.submit(job())
+        async with AsyncClient(served.address) as client:
+            view = (await client.submit(job())).view
             runner = await served.jobs.find(view.job)
             while runner.machine.state.version < 0:
                 await runner.next_change().wait()
-            save_checkpoint(file, *await client.export(view.job))
+            save_checkpoint(file, *await client.model(view.job))
             assert (await client.show(view.job)).history[0].receipt
     origin = read_origin(file)
     assert origin is not None
@@ -159,9 +159,9 @@ async def test_a_model_that_the_submission_brought_has_its_digest_in_place_of_a_
     save_checkpoint(tmp_path / "init.safetensors", manifest, payload)
     file = tmp_path / "m.safetensors"
     async with serving(tmp_path / "c") as served:
-        async with Client(served.address) as client:
-            view = await client.submit(job(init=str(tmp_path / "init.safetensors")))
-            save_checkpoint(file, *await client.export(view.job))
+        async with AsyncClient(served.address) as client:
+            view = (await client.submit(job(init=str(tmp_path / "init.safetensors")))).view
+            save_checkpoint(file, *await client.model(view.job))
             assert view.resolved is not None
             assert view.resolved.init == manifest.digest.hex()
     origin = read_origin(file)
@@ -174,9 +174,9 @@ async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_afte
     tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving(tmp_path, store) as served, LightSite(served.address, "a").attending():
-        async with Client(served.address) as client:
-            view = await client.submit(job(rule="fedadam", seed=4))
-            assert [seen.resolved async for seen in client.watch(view.job)][-1] is None
+        async with AsyncClient(served.address) as client:
+            view = (await client.submit(job(rule="fedadam", seed=4))).view
+            assert [seen.resolved async for seen in client.views(view.job)][-1] is None
             assert (await client.jobs())[0].resolved is None
             shown = await client.show(view.job)
     assert shown.resolved is not None
@@ -186,14 +186,14 @@ async def test_only_one_job_by_itself_is_shown_with_everything_and_the_same_afte
         "hansa.controller.rulebook.resolve.__version__", "99"
     )  # another Hansa looks at it later
     async with serving(tmp_path, store) as served:
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             again = await client.show(view.job)
     assert again.resolved == shown.resolved
     assert [entry.receipt for entry in again.history] == [entry.receipt for entry in shown.history]
 
 
 @asynccontextmanager
-async def pretending(method: str, *replies: bytes) -> AsyncIterator[Client]:
+async def pretending(method: str, *replies: bytes) -> AsyncIterator[AsyncClient]:
     """Yield a client of a controller that gives these replies to whatever it is asked."""
 
     async def reply(_: bytes, __: Any) -> AsyncIterator[bytes]:
@@ -206,7 +206,7 @@ async def pretending(method: str, *replies: bytes) -> AsyncIterator[Client]:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
-        async with Client(f"127.0.0.1:{port}") as client:
+        async with AsyncClient(f"127.0.0.1:{port}") as client:
             yield client
     finally:
         await server.stop(None)
@@ -225,10 +225,10 @@ async def test_a_controller_that_describes_another_model_is_not_believed(origin:
     header = fleet_pb2.FetchHeader(manifest=wire, sent=sent, origin_json=origin)
     async with pretending("Model", header.SerializeToString(), payload.tobytes()) as client:
         with pytest.raises(Broken, match=problem):
-            await client.export("j1")
+            await client.model("j1")
     header.origin_json = ""
     async with pretending("Model", header.SerializeToString(), payload.tobytes()) as client:
-        assert (await client.export("j1"))[0::2] == (manifest, None)
+        assert (await client.model("j1"))[0::2] == (manifest, None)
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"job": 1}', "[" * 100_000])

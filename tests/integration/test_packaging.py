@@ -55,6 +55,12 @@ def _modules_after(code: str) -> set[str]:
     return set(json.loads(done.stdout.splitlines()[-1]))
 
 
+def test_the_client_imports_neither_pytorch_nor_a_web_framework() -> None:
+    loaded = _modules_after("import hansa; hansa.Client('127.0.0.1:7300').close(); hansa.AsyncClient")
+    assert "hansa.common.client.blocking" in loaded
+    assert not {"torch", "aiohttp", "pandas", "numba", "scipy"} & loaded
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_and_version_import_nothing_heavy(arguments: list[str]) -> None:
     loaded = _modules_after(f"from hansa.common.cli import hansa; hansa({arguments!r})")

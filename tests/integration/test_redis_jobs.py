@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hansa.common.ui.client import Client
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.values.errors import Broken
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.community.merge import make
@@ -54,7 +54,7 @@ async def test_a_job_waits_while_redis_is_unavailable(
     async with serving(tmp_path / "state", store=server.url) as served:
         async with (
             LightSite(served.address, "a", answer=staged).attending(),
-            Client(served.address) as client,
+            AsyncClient(served.address) as client,
         ):
             runner = await served.submit(job(pace={"rounds": 3}), None, nothing())
             await reached.wait()

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import FRAME, cut
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import HansaError, InvalidJob, Refused, Rejected
 from hansa.common.values.ids import reference_key
 from hansa.common.values.tasks import Task, Train
@@ -108,10 +108,10 @@ async def test_every_version_has_its_distance_whatever_the_rule(tmp_path: Path, 
 
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         await attend(served, sites, answer=answer)
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             words = {"rule": rule, "pace": PACES[rule], "sites": {"min": 5}}
             spec = job(reference=saved(tmp_path, "central.safetensors", reference), **words)
-            view = await client.submit(spec)
+            view = (await client.submit(spec)).view
             runner = await ended(served.jobs.runner(view.job))  # type: ignore[arg-type]
             shown = await client.show(view.job)
         assert shown.status == "completed", shown.reason
@@ -149,13 +149,13 @@ async def test_a_reference_may_come_with_a_first_model_and_both_may_have_many_fr
         filled(large, 1) | {"layer.weight": chance.normal(size=FRAME // 3).astype(np.float32)}
         for _ in range(2)
     )
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         files = {
             "init": saved(tmp_path, "first", first, large),
             "reference": saved(tmp_path, "other", reference, large),
         }
         spec = job(pace={"rounds": 2}, **files)
-        view = await client.submit(spec)
+        view = (await client.submit(spec)).view
         runner = served.jobs.runner(view.job)  # type: ignore[arg-type]
         held = runner.machine.spec
         assert (held.init, held.reference) == tuple(
@@ -276,7 +276,7 @@ async def test_training_goes_on_without_distances_when_the_reference_is_lost(tmp
 async def test_a_reference_of_another_model_is_refused_at_submission_if_the_first_model_comes_too(
     tmp_path: Path,
 ) -> None:
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         other = small_spec(5)
         files = {
             "init": saved(tmp_path, "first", drawn(1)),
@@ -347,7 +347,7 @@ async def test_a_job_that_ends_while_its_first_model_is_measured_lets_everything
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         runner = await submit(served, job(sites={"min": 2}), sealed(SPEC, drawn(2)), sealed(SPEC, drawn(1)))
         await attend(served, sites, "a")
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             await client.cancel(runner.id)
         state = (await ended(runner)).machine.state
         assert (state.reference, state.orders) == (None, {})

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.process.clock import SystemClock
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import Broken, HansaError
 from hansa.common.values.ids import JobId, SiteName
 from hansa.common.values.results import Failure
@@ -53,9 +53,9 @@ async def test_a_caller_that_hangs_up_harms_nobody(tmp_path: Path) -> None:
 
 async def test_a_slow_watcher_still_sees_the_end(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             runner = await served.submit(job(pace={"rounds": 30}), None, nothing())
-            watching = aiter(client.watch(runner.id))
+            watching = aiter(client.views(runner.id))
             await anext(watching)
             await ended(runner)
             async with asyncio.timeout(10):
@@ -67,11 +67,11 @@ async def test_watching_sends_each_version_with_its_metrics_once(tmp_path: Path)
     async with serving(tmp_path) as served, AsyncExitStack() as sites:
         for role in ("learner", "evaluator"):
             await sites.enter_async_context(LightSite(served.address, "a", role=role).attending())
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             runner = await served.submit(job(pace={"rounds": 60}), None, nothing())
             seen = [
                 entry.version
-                async for view in client.watch(runner.id)
+                async for view in client.views(runner.id)
                 for entry in view.history
                 if entry.evaluated
             ]
@@ -136,7 +136,7 @@ async def test_a_job_with_a_damaged_journal_is_listed_as_failed_and_others_go_on
         )
         db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         views = {view.name: view for view in await client.jobs()}
         assert views["good"].status == "completed"
         assert views["bad"].status == "failed"
@@ -156,7 +156,7 @@ async def test_a_damaged_time_in_one_job_does_not_disturb_the_others(tmp_path: P
         db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
     latest = max(runner.machine.state.ended or 0.0 for runner in jobs)
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         assert served.federation.clock.now() < latest + 3600
         views = {view.job: view for view in await client.jobs()}
         assert f"journal entry 3 of job {jobs[0].id} is damaged" in views[jobs[0].id].reason
@@ -258,7 +258,7 @@ async def test_a_job_that_can_no_longer_be_read_is_listed_as_failed_and_others_g
             renew_checksums(db)
         db.execute("delete from summaries")  # the controller was killed as it was about to write them
     db.close()
-    async with serving(tmp_path) as served, Client(served.address) as client:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
         views = {view.job: view for view in await client.jobs()}
         assert views[bad.id].status == "failed"
         assert why.format(job=bad.id) in views[bad.id].reason
@@ -330,7 +330,7 @@ async def test_a_site_that_connects_is_not_sent_a_task_whose_event_is_not_durabl
 
 async def test_an_operator_that_hangs_up_after_submitting_has_submitted(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
-        async with Client(served.address) as client:
+        async with AsyncClient(served.address) as client:
             for number in range(20):
                 asking = asyncio.create_task(client.submit(job(name=f"j{number}", pace={"rounds": 1})))
                 await asyncio.wait([asking], timeout=0.001 * number)

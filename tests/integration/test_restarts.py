@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.frames import Sealer, cut, pack
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import NotFound, Refused, Stale
 from hansa.common.values.ids import JobId, ModelKey, SiteName
 from hansa.common.values.results import UpdateFacts
@@ -103,7 +103,7 @@ async def concluded(served: Served, runner: JobRunner) -> JobRunner:
 
 async def run_two(scene: Scene) -> tuple[JobRunner, JobRunner, list[JobView]]:
     """Run a job to its end and leave another waiting; return both, and the list that operators see."""
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         async with LightSite(served.address, "a").attending():
             done = await served.submit(job(name="done"), None, nothing())
             await concluded(served, done)
@@ -117,7 +117,7 @@ async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
     """The list is the same, whatever happened to the events. The job itself shows the reason."""
     done, waiting, before = await run_two(scene)
     scene.destroy_events(done.id)
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         after = await client.jobs()
         assert [view.job for view in after] == [waiting.id, done.id]
         assert after[1] == before[1]
@@ -130,15 +130,15 @@ async def test_a_start_reads_no_events_of_ended_jobs(scene: Scene) -> None:
 async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -> None:
     done, _, _ = await run_two(scene)
     before = done.view()
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         assert done.id not in {runner.id for runner in served.jobs.newest_first}
         for words in ("done", done.id[:6], done.id):
             shown = await client.show(words)
             assert (
                 shown.model_copy(update={"resolved": None}) == before
             )  # the resolved job is of no view but this
-        assert [view async for view in client.watch(done.id)] == [before]
-        manifest, _ = await client.model(done.id)
+        assert [view async for view in client.views(done.id)] == [before]
+        manifest, _, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest
         with pytest.raises(Refused, match="has already ended: completed"):
             await client.cancel("done")
@@ -155,7 +155,7 @@ async def test_a_summary_that_is_missing_is_made_again(scene: Scene, harm: str) 
     getattr(scene, harm)(done.id)
     assert scene.summaries() == set()
     for _ in range(2):
-        async with scene.serving() as served, Client(served.address) as client:
+        async with scene.serving() as served, AsyncClient(served.address) as client:
             assert (await client.jobs())[1] == before[1]
         assert scene.summaries() == {done.id}
         scene.destroy_events(done.id)  # the next start does not need them
@@ -167,7 +167,7 @@ async def test_summaries_that_can_be_neither_read_nor_written_keep_no_controller
     """They only save time: the jobs are read from their events and are the same."""
     _, waiting, before = await run_two(scene)
     scene.spoil_summaries()
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         after = await client.jobs()
         assert after[1] == before[1]
         assert (await client.show("done")).status == "completed"
@@ -187,7 +187,7 @@ async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_
             await asyncio.Event().wait()
         await site.do(task)
 
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         async with LightSite(served.address, "a", answer=fetch_only).attending(), asyncio.timeout(30):
             runner = await served.submit(job(), None, nothing())
             await fetched.wait()
@@ -195,7 +195,7 @@ async def test_an_ended_job_has_moved_as_much_as_its_summary_says_however_it_is_
             await concluded(served, runner)
         before = runner.view()
     assert min(before.bytes_up, before.bytes_down) > 0
-    async with scene.serving() as served, Client(served.address) as client:
+    async with scene.serving() as served, AsyncClient(served.address) as client:
         (listed,), shown = await client.jobs(), await client.show(runner.id)
         for view in (listed, shown):
             assert (view.bytes_up, view.bytes_down) == (before.bytes_up, before.bytes_down)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.client import Client
 from hansa.common.values.tasks import Evaluate, Survey, Task, Train
 from hansa.controller.jobs.runner import JobRunner
 from hansa.protos import fleet_pb2
@@ -158,11 +158,11 @@ async def test_different_sources_are_named_to_the_operator_and_refused_on_reques
             "versions of tests/app.py:app"
             " (source aaaaaaaa: learner a, learner b; source bbbbbbbb: evaluator a)"
         )
-        async with Client(Endpoint(served.address, None)) as client:
-            view = await client.submit(job(sites={"min": 2}))
+        async with AsyncClient(Endpoint(served.address, None)) as client:
+            view = (await client.submit(job(sites={"min": 2}))).view
             assert view.warnings == (f"the sites have different {told}",)  # in the answer to the submission
             await ended(await served.jobs.find(view.job))
-            refused = await client.submit(job(sites={"min": 2, "same_app": True}))
+            refused = (await client.submit(job(sites={"min": 2, "same_app": True}))).view
             assert (refused.status, told in refused.reason) == ("failed", True)
             assert "sites.same_app" in refused.reason
             listed = {(daemon.site, daemon.role): daemon for daemon in await client.sites()}

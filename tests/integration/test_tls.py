@@ -11,12 +11,12 @@ from typing import Any
 import grpc
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.pki import files
 from hansa.common.pki.caller import Role
 from hansa.common.rpc.access import EVERYBODY, TABLE
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.tls import TlsFolder
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import InvalidInput, Unproven, Unreachable
 from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.tasks import Task, Train
@@ -57,11 +57,11 @@ async def test_a_job_runs_over_tls_and_everybody_is_who_their_certificate_says(
         light(served, learner, "a").attending(),
         light(served, evaluator, "a", "evaluator").attending(),
     ):
-        async with Client(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
-            view = await client.submit(job())
+        async with AsyncClient(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
+            view = (await client.submit(job())).view
             await ended(await served.jobs.find(view.job))
             assert (await client.show(view.job)).status == "completed"
-            manifest, _ = await client.model(view.job)
+            manifest, _, _ = await client.model(view.job)
             assert len(manifest.digests) == 3
 
 
@@ -94,7 +94,7 @@ async def test_an_expired_certificate_is_refused(served: Served, consortium: Con
     code, _ = await refused(operators(raw_channel(served.address, old)).List(operator_pb2.ListRequest()))
     assert code is CODE.UNAVAILABLE
     with pytest.raises(InvalidInput, match="expired"):
-        Client(Endpoint(served.address, old))
+        AsyncClient(Endpoint(served.address, old))
 
 
 async def test_a_site_cannot_pass_for_the_controller(consortium: Consortium, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ async def test_a_site_cannot_pass_for_the_controller(consortium: Consortium, tmp
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([(pair[0], pair[1])]))
     await server.start()
     try:
-        async with Client(Endpoint(f"localhost:{port}", operator)) as client:
+        async with AsyncClient(Endpoint(f"localhost:{port}", operator)) as client:
             with pytest.raises(Unreachable):
                 await client.jobs()
     finally:
@@ -115,7 +115,7 @@ async def test_a_site_cannot_pass_for_the_controller(consortium: Consortium, tmp
 async def test_a_controller_of_another_host_is_not_believed(consortium: Consortium, tmp_path: Path) -> None:
     elsewhere = consortium.issue("controller", "hub", host="hub.example.org")
     async with serving(tmp_path / "state", tls=elsewhere) as served:
-        async with Client(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
+        async with AsyncClient(Endpoint(served.address, consortium.issue("operator", "alice"))) as client:
             with pytest.raises(Unreachable):
                 await client.jobs()
 
@@ -158,7 +158,7 @@ async def test_a_revoked_certificate_is_refused_at_once_and_its_stream_is_ended(
         consortium.revoke(mine)
         consortium.hand_on_revoked(consortium.place / "controller-hub")
         served.guard.sweep()
-        async with Client(Endpoint(served.address, good)) as client:
+        async with AsyncClient(Endpoint(served.address, good)) as client:
 
             async def is_away() -> bool:
                 return [site.state for site in await client.sites()] != ["attending"]
@@ -369,8 +369,8 @@ async def test_a_certificate_that_ends_during_a_call_ends_the_call(
 ) -> None:
     mine = consortium.issue("operator", "alice", life=timedelta(hours=1))
     runner = await served.submit(job(sites={"min": 5, "wait": 600}), None, nothing())
-    async with Client(Endpoint(served.address, mine)) as client, asyncio.timeout(20):
-        views = client.watch(runner.id)
+    async with AsyncClient(Endpoint(served.address, mine)) as client, asyncio.timeout(20):
+        views = client.views(runner.id)
         await anext(views)
         served.guard.sweep()
         assert served.guard.callers == {"operator alice"}

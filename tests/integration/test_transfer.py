@@ -10,12 +10,12 @@ import grpc
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.frames import cut
 from hansa.common.models.model import Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.rpc import codec
 from hansa.common.rpc.errors import translate
 from hansa.common.site.transfer import Fetcher
-from hansa.common.ui.client import Client
 from hansa.common.values.errors import (
     HansaError,
     InvalidInput,
@@ -162,7 +162,7 @@ async def test_a_receipt_is_given_only_once_the_update_is_durable(
     before = guard.calls
     again = asyncio.ensure_future(scene.offer(manifest))
     await eventually(lambda: guard.calls > before or again.done())
-    async with Client(scene.served.address) as client:
+    async with AsyncClient(scene.served.address) as client:
         await client.show(scene.runner.id)  # by the time it is answered, the others could have been, too
     assert not upload.done()
     assert not again.done()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import load_checkpoint, save_checkpoint
 from hansa.common.models.frames import Layout, seal, views
@@ -17,7 +18,6 @@ from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.torch import networks
-from hansa.common.ui.client import Client
 from hansa.common.ui.whole import completed
 from hansa.common.values.errors import InvalidJob, Refused
 from hansa.common.values.ids import JobId, ModelKey, TaskId, community_key
@@ -83,7 +83,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 @asynccontextmanager
 async def federation(
     folder: Path, app: str, proxied: bool = False
-) -> AsyncIterator[tuple[Client, CuttingProxy]]:
+) -> AsyncIterator[tuple[AsyncClient, CuttingProxy]]:
     """Run a controller and three sites, which reach it through a proxy."""
     async with serving(folder / "controller") as served, AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(CuttingProxy(served.address).listening())
@@ -93,21 +93,21 @@ async def federation(
             (folder / name).write_text(str(number))
             daemons += [daemon(proxy.address, folder, app, name, role) for role in ("evaluator", "learner")]
         await stack.enter_async_context(attending(daemons))
-        yield await stack.enter_async_context(Client(served.address)), proxy
+        yield await stack.enter_async_context(AsyncClient(served.address)), proxy
 
 
-async def run(client: Client, app: str, **words: Any) -> JobView:
+async def run(client: AsyncClient, app: str, **words: Any) -> JobView:
     """Run a job to its end."""
     usual = {"app": app, "seed": 5, "sites": {"min": 3}, "validation": {"fraction": 0.25}, "train": TRAIN}
-    view = await client.submit(JobSpec.model_validate({**usual, "pace": {"rounds": 3}, **words}))
-    async for _ in client.watch(view.job):
+    view = (await client.submit(JobSpec.model_validate({**usual, "pace": {"rounds": 3}, **words}))).view
+    async for _ in client.views(view.job):
         pass
     return await client.show(view.job)
 
 
-async def models(client: Client, view: JobView, log: Log) -> list[Arrays]:
+async def models(client: AsyncClient, view: JobView, log: Log) -> list[Arrays]:
     """Return all community models of a job."""
-    manifest, payload = await client.model(view.job)
+    manifest, payload, _ = await client.model(view.job)
     earlier = [log.models[community_key(JobId(view.job), version)] for version in range(1, view.version)]
     return [*earlier, views(Layout(manifest.spec), payload)]
 
@@ -167,7 +167,7 @@ async def test_the_mean_is_bit_for_bit_that_of_the_same_tensors_when_the_whole_m
         parts = await models(client, part, log)
         whole = await run(client, PLAIN)
         wholes = await models(client, whole, log)
-        manifest, payload, origin = await client.export(part.job)
+        manifest, payload, origin = await client.model(part.job)
         joined, _, _ = completed(manifest, payload, origin, PLAIN)
         assert joined.digest.hex() == whole.history[-1].digest
     for small, large in zip(parts, wholes, strict=True):
@@ -253,7 +253,7 @@ async def test_a_first_model_from_a_file_leaves_what_is_personal_behind(tmp_path
 async def test_a_model_is_completed_only_by_an_app_with_the_same_backbone(tmp_path: Path) -> None:
     async with federation(tmp_path, PLAIN) as (client, _):
         view = await run(client, PLAIN, layers={"kind": "trainable"}, pace={"rounds": 1})
-        manifest, payload, origin = await client.export(view.job)
+        manifest, payload, origin = await client.model(view.job)
     assert origin is not None
     other = origin.model_copy(update={"backbone": "0" * 64})
     with pytest.raises(Refused, match=f"have the digest {origin.backbone}, and those of the job have 0000"):

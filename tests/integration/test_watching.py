@@ -12,10 +12,11 @@ import grpc
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.client.connection import ask_health
 from hansa.common.pki import files
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.tls import ServerTls
-from hansa.common.ui.client import Client, ask_health
 from hansa.common.values.errors import Forbidden, InvalidInput, Taken
 from hansa.controller.metrics.collector import TaskTimes, serving_metrics
 from hansa.controller.server import collector
@@ -56,7 +57,7 @@ async def test_a_controllers_own_certificate_can_ask_for_its_health_and_nothing_
     hub = pki.issue("controller", "hub")
     async with serving(tmp_path / "state", tls=hub) as served:
         assert await ask_health(Endpoint(served.address, hub))
-        async with Client(Endpoint(served.address, hub)) as client:
+        async with AsyncClient(Endpoint(served.address, hub)) as client:
             with pytest.raises(Forbidden):
                 await client.jobs()
         of = channel(served.address, pki.issue("learner", "a"))
@@ -64,9 +65,9 @@ async def test_a_controllers_own_certificate_can_ask_for_its_health_and_nothing_
 
 
 async def test_who_watches_a_job_sees_that_it_waits_for_the_store_and_when_it_goes_on(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, Client(Endpoint(served.address)) as client:
+    async with serving(tmp_path) as served, AsyncClient(Endpoint(served.address)) as client:
         runner = await served.submit(job(sites={"min": 2}), None, nothing())
-        seen = aiter(client.watch(runner.id))
+        seen = aiter(client.views(runner.id))
         assert (await anext(seen)).reason == "needs 2 connected sites"
         served.federation.workers.tell("test", "the disk is full")
         assert (await asyncio.wait_for(anext(seen), 10)).reason == "waiting for the store: the disk is full"

@@ -2,6 +2,7 @@
 
 from hansa.common.job.spec import TargetSpec
 from hansa.common.values.history import Version
+from hansa.common.values.ids import SiteName
 from hansa.common.values.words import share_of
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
@@ -47,8 +48,8 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     return [*effects, job.set_alarm(ALARM, now + job.rule.evaluate.timeout)]
 
 
-def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
-    """End the job at once, and stop keeping what only it needs."""
+def end(job: Job, status: Status, reason: str, now: float, site: SiteName | None = None) -> list[Effect]:
+    """End the job at once, and stop keeping what only it needs; `site` is the one that failed, if one did."""
     state = job.state
     participation.note_stop(job)
     effects: list[Effect] = [WithdrawTask(task, reason) for task in state.tasks.values()]
@@ -64,7 +65,7 @@ def end(job: Job, status: Status, reason: str, now: float) -> list[Effect]:
     examinations.release_all(job)
     versions.release_first(job)
     versions.release_reference(job)
-    state.status, state.reason = status, reason
+    state.status, state.reason, state.failed_site = status, reason, site
     state.phase, state.ended = "ended", now
     return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]
 

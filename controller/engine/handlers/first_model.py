@@ -97,7 +97,7 @@ def take_failure(job: Job, site: SiteName, reason: str, now: float) -> list[Effe
     """Ask another site for version 0, because this one could not build or describe it."""
     job.state.init_tried.add(site)
     if not job.open_tasks.busy and not set(job.eligible) - job.state.init_tried:
-        return endings.end(job, "failed", f"site {site} could not {_request(job)}: {reason}", now)
+        return endings.end(job, "failed", f"site {site} could not {_request(job)}: {reason}", now, site)
     return ask(job, now)
 
 

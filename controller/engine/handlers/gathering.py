@@ -38,7 +38,7 @@ def proceed_from_survey(job: Job, now: float) -> list[Effect]:
     """Proceed once all sites have answered; gather more sites if too few could."""
     if job.state.untold and len(survey.able(job)) < job.spec.sites.min:
         site, reason = next(iter(job.state.untold.items()))
-        return endings.end(job, "failed", f"site {site} could not describe its data: {reason}", now)
+        return endings.end(job, "failed", f"site {site} could not describe its data: {reason}", now, site)
     if job.open_tasks.busy:
         return []
     try:

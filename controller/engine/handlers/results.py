@@ -96,7 +96,7 @@ def take_failure(job: Job, event: events.TaskFailed) -> list[Effect]:
         return _go_on_without(job, task, event)
     if event.final:
         participation.note_failure(job, task, event.reason)
-        return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at)
+        return endings.end(job, "failed", f"site {event.site}: {event.reason}", event.at, event.site)
     return lose(job, task, event.reason, event.at)
 
 

@@ -66,7 +66,7 @@ def _learner_joined(job: Job, event: events.SiteJoined, app_is_new: bool) -> lis
 def _leave_out(job: Job, event: events.SiteJoined, name: str, objection: str) -> list[Effect]:
     """Leave out a daemon whose app does not fit the others'; a job that still waits for sites fails."""
     if job.state.status == "waiting":
-        return endings.end(job, "failed", objection, event.at)
+        return endings.end(job, "failed", objection, event.at, event.site)
     if not _takes_part(job, event.role, event.site) and job.state.left_out.get(name) == objection:
         raise Stale(f"{name} is already left out")
     return leave_out(job, event.role, event.site, objection, event.at)
@@ -92,7 +92,8 @@ def leave(job: Job, event: events.SiteLeft) -> list[Effect]:
 def exclude(job: Job, event: events.SiteUnfit) -> list[Effect]:
     """Go on without a daemon that cannot work for this job; a job that still waits for sites fails."""
     if job.state.status == "waiting":
-        return endings.end(job, "failed", f"site {event.site} ({event.role}): {event.reason}", event.at)
+        reason = f"site {event.site} ({event.role}): {event.reason}"
+        return endings.end(job, "failed", reason, event.at, event.site)
     departure = events.SiteLeft(at=event.at, site=event.site, role=event.role)
     if event.role == "evaluator":
         return _evaluator_left(job, departure)

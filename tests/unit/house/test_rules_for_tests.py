@@ -129,7 +129,7 @@ def test_unit_tests_start_no_processes() -> None:
         (privates, "fetcher._held.pop(digest)"),
         (privates, "super()._receive()"),
         (privates, "self.store._spares"),
-        (privates, "from hansa.common.ui.client import _origin"),
+        (privates, "from hansa.common.client.download import _origin"),
         (privates, "from hansa.common._secret import origin"),
         (privates, "import hansa._secret"),
         (privates, "monkeypatch.setattr(Accumulator, '_room', room)"),

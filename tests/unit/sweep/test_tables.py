@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import hansa
+from hansa.common.client.rows import Rows, check_table
 from hansa.common.values.errors import InvalidInput
-from hansa.simulation.rows import Rows, check_table
 from hansa.simulation.sweep.api import SweepRows
 from hansa.simulation.sweep.curves import draw_curves, line_of
 from hansa.simulation.sweep.export import document, write_summary, write_table

@@ -1,0 +1,1 @@
+"""The Python client of a controller, which the command line uses, too; it does not import PyTorch."""

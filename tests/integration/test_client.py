@@ -1,0 +1,160 @@
+"""`hansa.AsyncClient` and `hansa.Client`: jobs from Python."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hansa import AsyncClient, AsyncJob, Client, JobCancelled, JobFailed
+from hansa.common.values.errors import HansaError, InvalidInput, Unreachable
+from hansa.common.values.tasks import Task, Train
+from hansa.protos import fleet_pb2
+from tests.consortium import Consortium
+from tests.redis_server import free_port
+from tests.support import APP, LightSite, Served, job, serving, wait_for_ever
+
+JOB = {"name": "from-python", "app": APP, "pace": {"kind": "sync", "rounds": 3}}
+LONG = {"pace.rounds": 40}
+
+
+@asynccontextmanager
+async def federation(folder: Path, listen: str = "127.0.0.1:0") -> AsyncIterator[tuple[Served, AsyncClient]]:
+    """Run a controller with a site that trains and evaluates, and a client."""
+    async with serving(folder, listen=listen, grace=60) as served, AsyncClient(served.address) as hub:
+        site, evaluator = LightSite(served.address, "a"), LightSite(served.address, "a", "evaluator")
+        async with evaluator.attending(), site.attending():
+            yield served, hub
+
+
+async def test_a_job_is_submitted_watched_and_fetched(tmp_path: Path) -> None:
+    async with federation(tmp_path) as (_, hub):
+        submitted = await hub.submit(JOB, set={"pace.rounds": 4})
+        versions = [version async for version in submitted.watch()]
+        assert [version.version for version in versions] == [1, 2, 3, 4]
+        assert [version.version async for version in submitted.watch(after=-1)] == [0, 1, 2, 3, 4]
+        # Every version comes with its metrics, and with what each site contributed.
+        assert all(version.metrics["accuracy"] == 0.75 for version in versions)
+        assert all(version.sites["a"].examples == 10 for version in versions)
+        done = await submitted.result()
+        assert (done.status, done.version, done.job) == ("completed", 4, submitted.id)
+        assert [row["version"] for row in await submitted.rows()] == [0, 1, 2, 3, 4]
+        arrays = await submitted.arrays()
+        assert all(np.all(array == 4) for array in arrays.values())
+        tensors = await submitted.state_dict()
+        assert {name: tensor.numpy().tolist() for name, tensor in tensors.items()} == {
+            name: array.tolist() for name, array in arrays.items()
+        }
+        assert (await submitted.save(tmp_path / "m.safetensors")).stat().st_size > 0
+        again = await hub.job("from-python")
+        assert (again.id, again.view.status) == (submitted.id, "completed")
+        assert [view.job for view in await hub.jobs()] == [submitted.id]
+        assert {view.site for view in await hub.sites()} == {"a"}
+
+
+async def test_who_waits_for_a_job_that_fails_learns_why_and_which_site_it_was(tmp_path: Path) -> None:
+    async def broken(site: LightSite, task: Task) -> None:
+        if isinstance(task.work, Train):
+            report = fleet_pb2.TaskReport(site=site.name, task=task.id)
+            report.failure.MergeFrom(fleet_pb2.Failure(reason="the app raised KeyError", final=True))
+            await site.attendance.insist(lambda: site.attendance.stub.Report(report))
+        else:
+            await site.do(task)
+
+    async with serving(tmp_path) as served, AsyncClient(served.address) as hub:
+        async with LightSite(served.address, "north", answer=broken).attending():
+            submitted = await hub.submit(JOB)
+            with pytest.raises(JobFailed, match="KeyError") as caught:
+                await submitted.result()
+    assert (caught.value.site, type(caught.value)) == ("north", JobFailed)
+    assert "KeyError" in caught.value.reason
+    assert isinstance(caught.value, HansaError)
+
+
+async def test_a_cancelled_job_has_no_result_and_waiting_has_a_limit(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as hub:
+        async with LightSite(served.address, "a", answer=wait_for_ever).attending():
+            submitted = await hub.submit(JOB)
+            with pytest.raises(TimeoutError):
+                await submitted.result(timeout=0.01)
+            assert (await submitted.cancel()).status == "cancelled"
+            with pytest.raises(JobCancelled, match="cancelled by"):
+                await submitted.result()
+
+
+async def test_a_restart_of_the_controller_neither_loses_nor_repeats_a_version(tmp_path: Path) -> None:
+    """The watcher sees the first versions, then the controller is replaced, twice."""
+    listen, seen, enough = f"127.0.0.1:{free_port()}", [], asyncio.Event()
+
+    async def watch(submitted: AsyncJob) -> None:
+        async for version in submitted.watch():
+            seen.append(version.version)
+            if len(seen) % 5 == 0:
+                enough.set()
+
+    async with federation(tmp_path, listen) as (_, hub):
+        submitted = await hub.submit(JOB, set=LONG)
+        watching = asyncio.create_task(watch(submitted))
+        await asyncio.wait_for(enough.wait(), 30)
+    assert 5 <= len(seen) < 40
+    enough.clear()
+    async with federation(tmp_path, listen):
+        await asyncio.wait_for(enough.wait(), 30)
+    async with federation(tmp_path, listen):
+        await asyncio.wait_for(watching, 60)
+    assert seen == list(range(1, 41))
+
+
+async def test_versions_that_nobody_evaluates_are_reported_too(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as hub:
+        async with LightSite(served.address, "a").attending():
+            submitted = await hub.submit(job(pace={"kind": "sync", "rounds": 3}))
+            versions = [version async for version in submitted.watch()]
+    assert [(version.version, dict(version.metrics)) for version in versions] == [(1, {}), (2, {}), (3, {})]
+
+
+async def test_the_blocking_client_does_the_same_from_a_thread_without_a_loop(tmp_path: Path) -> None:
+    def script(address: str) -> list[int]:
+        with Client(address) as hub:
+            submitted = hub.submit(JOB)
+            seen = [version.version for version in submitted.watch()]
+            assert submitted.result().status == "completed"
+            assert repr(submitted) == f"<job {submitted.id} (from-python): completed>"
+            for version in hub.job(submitted.id).watch():  # leaving early is fine
+                assert version.round == 1
+                break
+            assert hub.status().jobs == {"completed": 1}
+            assert [view.status for view in hub.jobs()] == ["completed"]
+        with pytest.raises(InvalidInput, match="is closed"):
+            hub.jobs()
+        hub.close()
+        return seen
+
+    async with federation(tmp_path) as (served, _):
+        assert await asyncio.to_thread(script, served.address) == [1, 2, 3]
+
+
+async def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nowhere = f"127.0.0.1:{free_port()}"
+    async with AsyncClient(nowhere) as hub:
+        with pytest.raises(Unreachable, match=f"no controller answers at {nowhere}"):
+            await hub.jobs()
+        with pytest.raises(HansaError, match=r"no-such\.yaml: cannot be read"):
+            await hub.submit(tmp_path / "no-such.yaml")
+        with pytest.raises(HansaError, match=r"train\.epoch: unknown"):
+            await hub.submit(JOB, set={"train.epoch": 2})
+        with pytest.raises(InvalidInput, match="a JobSpec has been checked already"):
+            await hub.submit(job(), set={"train.epochs": 2})
+    with pytest.raises(InvalidInput, match="write HOST:PORT"):
+        AsyncClient("hub")
+    with pytest.raises(InvalidInput, match="there is no such folder; `hansa pki issue` makes one"):
+        Client(nowhere, tls=tmp_path / "tls")
+    monkeypatch.setenv("HANSA_CONTROLLER", nowhere)
+    assert repr(AsyncClient()) == f"<AsyncClient of {nowhere}>"
+    settings, alice = tmp_path / "hansa.toml", Consortium(tmp_path / "pki").issue("operator", "alice")
+    settings.write_text(f'[operator]\ncontroller = "10.0.0.5:7300"\ntls = "{alice}"\n')
+    monkeypatch.delenv("HANSA_CONTROLLER")
+    monkeypatch.setenv("HANSA_CONFIG", str(settings))
+    assert (AsyncClient().endpoint.address, AsyncClient().endpoint.tls) == ("10.0.0.5:7300", alice)
