@@ -127,8 +127,8 @@ async def serving(
     """Run a controller with real gRPC over a state directory."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     with opened(store or f"disk:{folder / 'store'}", folder) as held:
-        settings = {"heartbeat": heartbeat, "grace": grace, "keep_days": keep_days}
-        async with Federation(held.store, held.journal, SystemClock(), **settings) as federation:
+        backends, clock = (held.store, held.journal), SystemClock()
+        async with Federation(*backends, clock, heartbeat, grace, keep_days=keep_days) as federation:
             secure = ServerTls(tls) if tls else None
             guard = Guard(secure, limits, federation.audit.refused)
             server = make_server(guard)

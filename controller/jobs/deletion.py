@@ -47,7 +47,7 @@ class Deletion:
 
     async def delete(self, job: JobId, who: str, why: str = "") -> None:
         """Delete a job; return when nothing is left of it but its records in the audit log."""
-        if self._jobs.ended(job) is None:
+        if not self._jobs.ended(job):
             raise Refused(f"job {job} has not ended; `hansa job cancel {job}` ends it")
         if job in self._under_way:
             raise Refused(f"job {job} is being deleted already")
@@ -68,7 +68,8 @@ class Deletion:
         digest = ""
         with suppress(Broken):  # a damaged journal can be deleted, too
             digest = await self._records.digest(job)
-        await self._audit.record(who, "deleted", job, why, digest)
+        about = "; ".join(filter(None, (self._jobs.title(job), why)))
+        await self._audit.record(who, "deleted", job, about, digest)
         faults.reach("deletion-recorded")
         self._jobs.drop(job)
         await self._remove(job)
@@ -98,13 +99,9 @@ class Deletion:
             await self._clock.sleep_until(self._clock.now() + LOOK)
 
     async def _delete_old(self, days: float) -> None:
-        limit = self._clock.now() - days * DAY
-        for job in self._jobs.known:
-            ended = self._jobs.ended(job)
-            if ended is not None and ended <= limit:
-                try:
-                    await self.delete(
-                        job, "controller", f"it ended more than {days:g} days ago (--keep-days)"
-                    )
-                except HansaError as error:
-                    log.warning("job %s is old and could not be deleted: %s", job, error)
+        why = f"it ended more than {days:g} days ago (--keep-days)"
+        for job in self._jobs.ended_before(self._clock.now() - days * DAY):
+            try:
+                await self.delete(job, "controller", why)
+            except HansaError as error:  # also if an operator was faster
+                log.warning("job %s is old and could not be deleted: %s", job, error)

@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.values.errors import NotFound, Refused, Stale
+from hansa.common.values.ids import JobId
 from hansa.common.values.tasks import Task, Train
 from hansa.controller.jobs import records
 from hansa.controller.storage.backends import opened
@@ -24,7 +28,7 @@ def verified(folder: Path, store: str) -> dict[str, Any]:
     return found
 
 
-async def run_one(served: Served, updates: int = 12) -> str:
+async def run_one(served: Served, updates: int = 12) -> JobId:
     spec = job(rule="async-fedavg", pace={"updates": updates})
     return (await ended(await served.submit(spec, None, nothing()))).id
 
@@ -77,12 +81,15 @@ async def test_a_deleted_job_leaves_a_record_and_nothing_else(
     assert verified(tmp_path, store)["sound"]
     async with serving(tmp_path, store) as served:
         assert [view.job for view in served.jobs.views()] == [kept]
+    if store:
+        with closing(redis.from_url(store.partition("?")[0])) as client:
+            assert not [key for gone in (old, new) for key in client.scan_iter(f"*{gone}*")]
 
 
 async def test_the_journal_gives_space_back(tmp_path: Path) -> None:
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         gone = await run_one(served, 150)
-        await served.federation.launcher.finished(gone)  # type: ignore[arg-type]
+        await served.federation.launcher.finished(gone)
         before = size(tmp_path)
         async with AsyncClient(served.address) as client:
             await client.delete(gone)
@@ -98,6 +105,19 @@ async def test_a_job_under_way_is_not_deleted(tmp_path: Path) -> None:
             await client.cancel(runner.id)
             assert await client.delete(runner.id) == runner.id
             assert await client.jobs() == []
+
+
+async def test_a_job_that_only_cannot_be_read_is_never_deleted_because_of_its_age(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        job_id = (await served.submit(job(), None, nothing())).id
+    with sqlite3.connect(tmp_path / "journal.sqlite") as db:
+        db.execute("update jobs set spec = '{'")
+    db.close()
+    async with serving(tmp_path, keep_days=1e-9) as served:
+        (view,) = served.jobs.views()
+        assert (view.status, served.jobs.ended_before(served.federation.clock.now())) == ("failed", [])
+        async with AsyncClient(served.address) as client:
+            assert await client.delete(job_id) == job_id  # but an operator may
 
 
 async def test_jobs_are_deleted_when_they_are_old_enough(tmp_path: Path, store: str) -> None:

@@ -231,8 +231,8 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         for shown in told:
             await run("job", "show", shown, cwd=tmp_path, **there)
             await run("job", "events", shown, cwd=tmp_path, **there)
-        for site in ("a", "s1"):
-            await run("site", "logs", site, cwd=tmp_path, **there)
+        for name in ("a", "s1"):
+            await run("site", "logs", name, cwd=tmp_path, **there)
         await run("job", "watch", failed[0].id, cwd=tmp_path, **there)
         await run("job", "compare", told[0], told[-1], cwd=tmp_path, **there)
         await run("job", "verify", failed[0].id, cwd=tmp_path, **there)
