@@ -255,7 +255,7 @@ async def _play(made: Target) -> None:
             seed(operator_pb2.AuditRequest(after=1)),
             seed(operator_pb2.AuditRequest(after=1, follow=True)),
         ],
-        "Logs": [seed(operator_pb2.LogsRequest(site="a", role="evaluator", lines=9))],
+        "Logs": [seed(operator_pb2.LogsRequest(site="nowhere", role="evaluator", lines=9))],
         "Model": [seed(model)],
         "Sites": [seed(operator_pb2.SitesRequest())],
         "Status": [seed(operator_pb2.StatusRequest())],
