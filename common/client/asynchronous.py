@@ -12,6 +12,7 @@ from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.rpc.errors import translated
+from hansa.common.values.history import VersionView
 from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
 from hansa.common.values.words import plain
 from hansa.protos import operator_pb2 as operator
@@ -62,13 +63,24 @@ class AsyncClient:
         reply = await self._connection.ask(self._stub.List(operator.ListRequest(), timeout=PATIENCE))
         return [read(JobView, text) for text in reply.views_json]
 
-    async def show(self, job: str) -> JobView:
-        """Return one job with its history."""
-        return await self._connection.show(job)
+    async def show(self, job: str, history: bool = True, detail: bool = True) -> JobView:
+        """Return one job with its history; without `detail`, not with what single sites did and found."""
+        return await self._connection.show(job, history, detail)
 
-    async def views(self, job: str) -> AsyncIterator[JobView]:
-        """Yield a job's view after every change until it has ended or the connection breaks."""
-        async for view in self._connection.views(job):
+    async def history(
+        self, job: str, after: int | None = None, limit: int = 0, detail: bool = True
+    ) -> AsyncIterator[VersionView]:
+        """Yield the versions of a job after one of them, or all; no more than `limit`, unless that is 0."""
+        async for version in self._connection.history(job, after, limit, detail):
+            yield version
+
+    async def views(self, job: str, after: int | None = None, detail: bool = False) -> AsyncIterator[JobView]:
+        """Yield a job's view after every change until it has ended or the connection breaks.
+
+        Each has the versions that are new or have changed, without what single sites did and found unless
+        `detail` is asked for.
+        """
+        async for view in self._connection.views(job, after, detail):
             yield view
 
     async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:
@@ -99,8 +111,8 @@ class AsyncClient:
         reply = await self._connection.ask(self._stub.Logs(wanted, timeout=PATIENCE))
         return LogView(site=site, role=plain(reply.role), lines=tuple(map(plain, reply.lines)))
 
-    async def model(self, job: str, version: int | None = None) -> Downloaded:
-        """Download a community model and check it."""
+    async def model(self, job: str, version: int | str = "last") -> Downloaded:
+        """Download a community model (`best`, `last` or a number) and check it."""
         return await download(self._connection, job, version)
 
     async def sites(self) -> list[DaemonView]:
