@@ -210,7 +210,7 @@ def delete(job_id: str, controller: Endpoint, yes: bool) -> None:
 
     Without --yes a person at a terminal is asked first.
     """
-    view = ask(controller, lambda client: client.show(job_id))
+    view = ask(controller, lambda client: client.show(job_id, history=False))
     if not yes and sys.stdin.isatty():
         question = f"Delete {view.job} ({view.name}, {view.status}, version {view.version}) for good?"
         click.confirm(question, abort=True)
