@@ -49,6 +49,7 @@ bench: $(STAMP)  ## run the benchmarks (about half an hour)
 	@$(BIN)/python benchmarks/commit_cost.py
 	@$(BIN)/python benchmarks/memory.py
 	@$(BIN)/python benchmarks/many_sites.py
+	@$(BIN)/python benchmarks/long_history.py
 	@$(BIN)/python benchmarks/engine_events.py
 	@$(BIN)/python benchmarks/restart.py
 	@$(BIN)/python benchmarks/partitions.py

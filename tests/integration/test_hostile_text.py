@@ -29,6 +29,7 @@ from hansa.common.values.views import (
     StatusView,
     SurveyView,
 )
+from hansa.common.values.words import WITHIN_LINES
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (
@@ -414,6 +415,8 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
             ("site", "logs", "a"),
             ("job", "model", "j1", "-o", "m.safetensors"),
             ("job", "compare", "j1", "j2", "--concordance"),
+            ("job", "compare", "j1", "j2", "--html", "both.html"),
+            ("job", "report", "j1"),
             ("site", "list"),
             ("controller", "status"),
         ):
@@ -428,6 +431,10 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
                 assert "owned" in seen
     finally:
         await server.stop(None)
+    for page in ("j1.html", "both.html"):
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert "owned" in text
+        assert not WITHIN_LINES.search(text), f"control characters in {page}"
 
 
 @pytest.mark.parametrize(
