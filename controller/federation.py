@@ -17,6 +17,7 @@ from hansa.controller.jobs.archive import Archive
 from hansa.controller.jobs.attendance import Attendance
 from hansa.controller.jobs.deletion import Deletion
 from hansa.controller.jobs.directory import Jobs
+from hansa.controller.jobs.keys import Keys
 from hansa.controller.jobs.launcher import Launcher
 from hansa.controller.jobs.reading import Reader
 from hansa.controller.jobs.records import Records
@@ -72,6 +73,7 @@ class Federation:
             self.fleet,
             self.audit,
             self.records,
+            Keys(self.jobs),
         )
         self.deletion = Deletion(
             self.jobs, self.launcher, self.records, self.store, workers, self.audit, clock, keep_days

@@ -20,7 +20,7 @@ from hansa.controller.storage.journal.base import (
 )
 from hansa.controller.values.snapshots import Snapshot
 
-SCHEMA = 10
+SCHEMA = 11
 AT_ONCE = 2000  # entries that are removed, or pages that are given back, in one call
 PASSING = {  # errors that may pass; all others, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
