@@ -1,5 +1,6 @@
 """`hansa.AsyncClient`: the operators' client of a controller."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +11,16 @@ from hansa.common.client.download import Downloaded, download
 from hansa.common.client.endpoint import endpoint_of
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
+from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.rpc.errors import translated
+from hansa.common.values.errors import Unreachable
 from hansa.common.values.history import VersionView
-from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
+from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
+from hansa.common.values.words import plain
 from hansa.protos import operator_pb2 as operator
+
+AGAIN = 60.0  # seconds in which a submission with a key is sent again
 
 
 class AsyncClient:
@@ -44,12 +51,28 @@ class AsyncClient:
         job: Source,
         *,
         set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
+        key: str = "",
     ) -> AsyncJob:
-        """Submit a job file, or what such a file says, with changes by dotted path."""
-        submission = Submission(read_source(job, set))
+        """Submit a job file, or what such a file says, with changes by dotted path.
+
+        A `key` makes this repeatable: while the controller has a job that this operator has submitted with
+        the same key, that job is returned; Taken is raised if it is another job. A submission with a key is
+        sent again for some time if the connection is lost, so a restart of the controller does no harm.
+        """
+        submission = Submission(read_source(job, set), key)
+        backoff, clock = Backoff(), asyncio.get_running_loop().time
+        end = clock() + AGAIN
+        while True:
+            try:
+                return await self._submit(submission)
+            except Unreachable:
+                if not key or not self._connection.reached or clock() > end:
+                    raise
+                await backoff.rest()
+
+    async def _submit(self, submission: Submission) -> AsyncJob:
         limit = None if submission.brings_models else PATIENCE
-        call = self._connection.stub.Submit(submission.messages(), timeout=limit)
-        reply = await self._connection.ask(call)
+        reply = await self._connection.ask(self._stub.Submit(submission.messages(), timeout=limit))
         return AsyncJob(self, read(JobView, reply.view_json))
 
     async def job(self, words: str) -> AsyncJob:
@@ -90,6 +113,24 @@ class AsyncClient:
         """Cancel a job; its last community model is kept."""
         reply = await self._connection.ask(self._stub.Cancel(request(job), timeout=PATIENCE))
         return read(JobView, reply.view_json)
+
+    async def delete(self, job: str) -> str:
+        """Delete a job that has ended, with its models and its journal; return its id."""
+        reply = await self._connection.ask(self._stub.Delete(request(job)))  # a large job takes its time
+        return plain(reply.job)
+
+    async def audit(self, after: int = 0, follow: bool = False) -> AsyncIterator[AuditView]:
+        """Yield the audit log's records after one; with `follow` also each new one, until this is closed."""
+        with self._connection.reaching(), translated():
+            async for reply in self._stub.Audit(operator.AuditRequest(after=after, follow=follow)):
+                for text in reply.records_json:
+                    yield read(AuditView, text)
+
+    async def logs(self, site: str, role: str = "", lines: int = 0) -> LogView:
+        """Return the last lines of a daemon's log, if its site shows them; 0: as many as it shows."""
+        wanted = operator.LogsRequest(site=site, role=role, lines=lines)
+        reply = await self._connection.ask(self._stub.Logs(wanted, timeout=PATIENCE))
+        return LogView(site=site, role=plain(reply.role), lines=tuple(map(plain, reply.lines)))
 
     async def model(self, job: str, version: int | str = "last") -> Downloaded:
         """Download a community model (`best`, `last` or a number) and check it."""

@@ -1,6 +1,7 @@
-"""`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have their own modules."""
+"""`hansa job submit|list|show|watch|cancel|delete|model`; `compare` and others have their own modules."""
 
 import importlib
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -63,7 +64,7 @@ class WhichVersion(click.ParamType[int | str]):
 
 @click.group(cls=JobGroup)
 def job() -> None:
-    """Submit, watch, fetch, compare and verify jobs."""
+    """Submit, watch, fetch, compare, verify and delete jobs."""
 
 
 def ask(controller: Endpoint, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -91,16 +92,19 @@ def conclude(ended: JobView, as_json: bool, known: Sequence[str] = ()) -> None:
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
 )
+@click.option("--key", default="", help="Submit the job once: with the same key, the job of before is shown.")
 @click.option("--wait", is_flag=True, help="Follow the job as `watch` does; exit 1 unless it completed.")
 @json_option
-def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
+def submit(
+    file: Path, controller: Endpoint, changes: tuple[str, ...], key: str, wait: bool, as_json: bool
+) -> None:
     """Submit a job file."""
     from hansa.common.job.file import load_job
     from hansa.common.ui.layers import require_fitting_layers
 
     spec = load_job(file, changes)
     require_fitting_layers(spec, file)
-    view = ask(controller, lambda client: client.submit(spec)).view
+    view = ask(controller, lambda client: client.submit(spec, key=key)).view
     warn(view)
     if not wait:
         if as_json:
@@ -200,6 +204,22 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
         print_json(summary(view))
     else:
         click.echo(f"{view.job} ({view.name}) is cancelled at version {view.version}")
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(job_id: str, controller: Endpoint, yes: bool) -> None:
+    """Delete a job that has ended, with its models and its journal; the audit log says who did it.
+
+    Without --yes a person at a terminal is asked first.
+    """
+    view = ask(controller, lambda client: client.show(job_id, history=False))
+    if not yes and sys.stdin.isatty():
+        question = f"Delete {view.job} ({view.name}, {view.status}, version {view.version}) for good?"
+        click.confirm(question, abort=True)
+    click.echo(f"{ask(controller, lambda client: client.delete(view.job))} ({view.name}) is deleted")
 
 
 @job.command()

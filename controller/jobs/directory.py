@@ -31,6 +31,36 @@ class Jobs:
             self.archive.summaries[oldest] = self._concluded.pop(oldest)
             del self._runners[oldest]
 
+    def drop(self, job: JobId) -> None:
+        """Stop listing a job that is deleted."""
+        self._runners.pop(job, None)
+        self._concluded.pop(job, None)
+        self.archive.drop(job)
+
+    def ended(self, job: JobId) -> bool:
+        """Whether a job is over."""
+        return job in self.archive.summaries or self.runner(job).machine.ended
+
+    def title(self, job: JobId) -> str:
+        """Say in a few words which job it is, and what became of it."""
+        summary = self.archive.summaries.get(job)
+        if summary:
+            return f"{summary.view.name}: {summary.view.status}"
+        machine = self.runner(job).machine
+        return f"{machine.spec.name}: {machine.state.status}"
+
+    def ended_before(self, at: float) -> list[JobId]:
+        """Return the jobs that ended before a time, by an event in their journals.
+
+        A job that only looks failed, because its journal or its plugins are missing, may go on one day.
+        """
+        ends = {job: summary.ended for job, summary in self.archive.summaries.items()}
+        for job, runner in self._runners.items():
+            state = runner.machine.state
+            if state.ended is not None and state.sequence and not runner.abandoned:
+                ends[job] = state.ended
+        return [job for job, ended in ends.items() if ended <= at]
+
     def sort(self, jobs: Sequence[JobId]) -> None:
         """List jobs in the order of their submission."""
         self._runners = {job: self._runners[job] for job in jobs if job in self._runners}
@@ -75,6 +105,14 @@ class Jobs:
         if len(matches) > 1:
             raise NotFound(f"{words!r} could be any of the jobs {listed(matches, 10)}")
         return matches[0]
+
+    def keyed(self, operator: str, key: str) -> JobId | None:
+        """Return the id of the job that an operator has submitted with a key."""
+        views = {job: summary.view for job, summary in self.archive.summaries.items()}
+        keys = {(view.operator, view.key): job for job, view in views.items()}
+        specs = {job: runner.machine.spec for job, runner in self._runners.items()}
+        keys |= {(spec.operator, spec.key): job for job, spec in specs.items()}
+        return keys.get((operator, key))
 
     async def find(self, words: str) -> JobRunner:
         """Return a job by its id, a unique prefix of it, or a name that only one job has."""
