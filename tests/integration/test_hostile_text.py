@@ -440,7 +440,7 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "work",
     [
-        {"train": fleet_pb2.TrainWork(model="j1/v0", epochs=1, batch_size=1)},
+        {"train": fleet_pb2.TrainWork(model="j1/v0", epochs=1, batch_size=1, accumulate=1)},
         {"evaluate": fleet_pb2.EvaluateWork(model="j1/v0")},
     ],
 )
