@@ -55,7 +55,7 @@ class TensorBoard(Tracker):
             writer.close()
 
     def _writer(self, site: str) -> Any:
-        """Return the writer of a run: SummaryWriter's `flush` does not wait for its queue, so this is not one."""
+        """Return the writer of a run: not a SummaryWriter, whose `flush` does not wait for its queue."""
         if site not in self._writers:
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event, SessionLog
