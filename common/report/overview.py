@@ -141,7 +141,7 @@ def tiles(view: JobView) -> Iterator[Element]:
     asked = f"of {view.rounds_asked:,}" if view.rounds_asked and view.rounds_asked != view.rounds else ""
     yield tile(f"{view.unit}s", f"{view.rounds:,}", asked)
     each = duration(view.seconds / view.rounds) if view.rounds else ""
-    yield tile("duration", duration(view.seconds), f"{each} each" if each else "")
+    yield tile("duration", duration(view.seconds), f"{each} per {view.unit}" if each else "")
     traffic = f"{amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back"
     yield tile("traffic", amount(view.bytes_up + view.bytes_down), traffic)
 
