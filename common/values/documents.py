@@ -5,7 +5,7 @@ JSON has neither NaN nor infinity, so we write such numbers as null.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 DEPTH = 20  # levels of nested sections and lists; our own documents have seven
@@ -86,6 +86,15 @@ def finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
     return value
+
+
+def flat_fields(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a document by dotted path, without those that are null."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_fields(value, f"{above}{name}.")
+        elif value is not None:
+            yield f"{above}{name}", value
 
 
 def written(document: object) -> str:

@@ -130,7 +130,7 @@ def smaller(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        image.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main(out: Path) -> None:
