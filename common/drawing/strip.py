@@ -39,7 +39,8 @@ class _Joined:
         if len(self.words) < 2:
             return "".join(self.words)
         counts = ((self.lost, "lost"), (self.late, "late"))
-        return ", ".join([f"took part in {self.trained}", *(f"{count} {what}" for count, what in counts if count)])
+        marked = (f"{count} {what}" for count, what in counts if count)
+        return ", ".join([f"took part in {self.trained}", *marked])
 
 
 def strip(

@@ -225,7 +225,12 @@ def _of_updates(site: str, total: Total, spark: bool) -> list[str | Element]:
     """Return the cells that sum up a site's updates."""
     known = [loss for loss in total.losses if loss is not None]
     curve = sparkline(f"training loss of {site}", total.losses) if spark and len(known) > 2 else ""
-    return [duration(total.seconds), amount(total.bytes_up), f"{known[-1]:.4g}" if known else "–", curve]
+    return [duration(total.seconds), amount(total.bytes_up), small(known[-1]) if known else "–", curve]
+
+
+def small(loss: float) -> str:
+    """Write a loss with as many decimals as those below and above it, unless it is far from 1."""
+    return f"{loss:.4f}" if 5e-4 <= abs(loss) < 1e4 or loss == 0 else f"{loss:.1e}"
 
 
 def traffic(view: JobView) -> Section:
