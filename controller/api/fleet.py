@@ -30,7 +30,7 @@ from hansa.controller.api.limits import LARGEST_MODEL, require_size
 from hansa.controller.api.messages import header_of, parsed
 from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
-from hansa.controller.fleet.sessions import CancelTask, PulseDue, Session, role_of
+from hansa.controller.fleet.sessions import CancelTask, PulseDue, ReadLog, Session, role_of
 from hansa.controller.jobs.directory import Jobs
 from hansa.controller.transfers.downloads import Downloads
 from hansa.controller.transfers.intake import Intake
@@ -84,13 +84,22 @@ class FleetServicer:
             goodbye.cancel()
             self._fleet.broken(session, goodbye=listened and goodbye.result(), why=why)
 
-    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> wire.ToSite | None:
+    def _to_site(
+        self, session: Session, message: Task | CancelTask | PulseDue | ReadLog
+    ) -> wire.ToSite | None:
         if isinstance(message, PulseDue):
             steps = min(session.pulses.pop(message.job), LARGEST_COUNT)
             return wire.ToSite(pulse=wire.Pulse(job=message.job, steps=steps))
+        if isinstance(message, ReadLog):
+            asked = wire.ReadLog(request=message.request, lines=message.lines, operator=message.operator)
+            return wire.ToSite(read_log=asked)
         if isinstance(message, CancelTask):
             return wire.ToSite(cancel=wire.Cancel(task=message.task, reason=plain(message.reason)))
-        runner = self._jobs.runner(message.job)
+        try:
+            runner = self._jobs.runner(message.job)
+        except Stale:  # the job ended so long ago that it is no longer in memory
+            session.in_hand.discard(message.id)
+            return None
         try:
             return task_message(message, runner.machine)
         except ANYTHING as error:  # a plugin's fault must end neither the site's session nor other jobs
@@ -109,6 +118,9 @@ class FleetServicer:
                 match message.WhichOneof("kind"):
                     case "progress":
                         self._note_progress(session, message.progress)
+                    case "log_lines":
+                        shown = message.log_lines
+                        session.show_log(shown.request, shown.lines, plain(shown.refusal))
                     case "goodbye":
                         goodbye = True
                         break
@@ -122,7 +134,7 @@ class FleetServicer:
         progress = parsed(codec.progress_from_wire, message, "invalid progress: ")
         if progress.task in session.in_hand:  # else the task is over, or was never this daemon's
             session.progress[progress.task] = progress
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, Stale):
                 self._jobs.runner(job_of(progress.task)).changed()
 
     async def Fetch(self, request: wire.FetchRequest, context: Any) -> AsyncIterator[bytes]:

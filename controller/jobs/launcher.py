@@ -45,6 +45,11 @@ class Launcher:
         """The jobs that run, and those that have ended and are still tidying up and recording their end."""
         return set(self._runs)
 
+    async def finished(self, job: JobId) -> None:
+        """Wait until a job that has ended has also tidied up and recorded its end."""
+        if job in self._runs:
+            await asyncio.wait((self._runs[job],))
+
     async def settled(self) -> None:
         """Wait until no job runs."""
         while self._runs:
@@ -82,6 +87,9 @@ class Launcher:
         """Summarize a job whose end is durable, so that the next start need not read its events."""
         try:
             await recorded
-            await self._records.conclude(runner.id, summary_of(runner).model_dump_json())
+            summary = summary_of(runner)
+            await self._records.conclude(runner.id, summary.model_dump_json())
         except Broken as error:  # a summary only saves time
             log.warning("job %s: its summary could not be saved: %s", runner.id, error)
+        else:
+            self._jobs.conclude(runner.id, summary)

@@ -160,7 +160,7 @@ def main(out: Path) -> None:
                 tab.until("document.querySelectorAll('#live-versions tbody tr').length > 12", 60)
                 compared = "&".join(f"job={each}" for each in list(ids.values())[:2])
                 pages = {"job": f"/jobs/{running}", "fleet": "/", "jobs": "/jobs"}
-                pages |= {"compare": f"/compare?{compared}"}
+                pages |= {"compare": f"/compare?{compared}", "audit": "/audit"}
                 take(tab, address, pages, out)
         finally:
             served.terminate()
