@@ -8,8 +8,8 @@ import yaml
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
-from hansa.common.ui.job_documents import details
-from hansa.common.values.documents import written
+from hansa.common.ui.job_documents import without_history
+from hansa.common.values.documents import pieces
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
@@ -49,8 +49,10 @@ def keep_report(
     """
     here: dict[str, object] = {"data": _data(spec.data) if spec.data else None}
     here |= {} if threads is None else {"threads": threads}
-    report = details(view) | here | more
-    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
+    report = without_history(view) | here | more
+    with (folder / REPORT).open("w", encoding="utf-8") as file:
+        file.writelines(pieces(report, "history", (entry.model_dump() for entry in view.history)))
+        file.write("\n")
 
 
 def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int | None = None) -> None:

@@ -5,7 +5,7 @@ JSON has neither NaN nor infinity, so we write such numbers as null.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 DEPTH = 20  # levels of nested sections and lists; our own documents have seven
@@ -91,6 +91,16 @@ def finite(value: Any) -> Any:
 def written(document: object) -> str:
     """Write a document for programs."""
     return escaped(finite(document), indent=2)
+
+
+def pieces(document: Mapping[str, object], name: str, entries: Iterable[object]) -> Iterator[str]:
+    """Write a document piece by piece; its last field is a list that may be too long for the memory."""
+    yield f"{written(document)[:-2]},\n  {escaped(name)}: ["
+    between = ""
+    for entry in entries:
+        yield f"{between}\n    " + written(entry).replace("\n", "\n    ")
+        between = ","
+    yield "\n  ]\n}" if between else "]\n}"
 
 
 def escaped(document: object, indent: int | None = None) -> str:
