@@ -17,7 +17,10 @@ CREWS = [
     pytest.param(
         ["--ray", "auto", "--workers", "2"],
         id="ray",
-        marks=pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install 'hansa[ray]'"),
+        marks=(
+            pytest.mark.slow,
+            pytest.mark.skipif(find_spec("ray") is None, reason="Ray is missing: pip install 'hansa[ray]'"),
+        ),
     ),
 ]
 

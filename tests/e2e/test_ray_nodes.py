@@ -17,6 +17,8 @@ from tests.e2e.simulated_scene import Scene, alive, kill
 from tests.processes import marked, new_mark
 from tests.waiting import until
 
+pytestmark = pytest.mark.slow
+
 HEAD, OTHER, PORT = "10.77.1.1", "10.77.1.2", 6379
 ADDRESS = f"{HEAD}:{PORT}"
 SETTINGS = {
