@@ -75,7 +75,7 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
             status = _status(address, federation, options)
             server.add_generic_rpc_handlers(services(federation, status, options.largest, times.observe))
             if options.metrics:
-                listening = serving_metrics(options.metrics, collector(federation, times), tls)
+                listening = serving_metrics(options.metrics, collector(federation, times, tls), tls)
                 log.info("metrics on %s", exit_.enter_context(listening))
             await server.start()
             gc.freeze()  # what start-up made lives on: the garbage collector need not look at it
@@ -169,7 +169,7 @@ def services(
     )
 
 
-def collector(federation: Federation, times: TaskTimes) -> ControllerCollector:
+def collector(federation: Federation, times: TaskTimes, tls: ServerTls | None = None) -> ControllerCollector:
     """Return the collector that reads the controller's numbers for Prometheus."""
     parts = (federation.jobs, federation.fleet, federation.workers, federation.audit)
-    return ControllerCollector(*parts, times, asyncio.get_running_loop())
+    return ControllerCollector(*parts, times, tls, asyncio.get_running_loop())

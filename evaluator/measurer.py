@@ -69,7 +69,18 @@ class Measurer:
 
     def evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray]) -> Evaluation:
         """Evaluate a model, with the site's own tensors or beside its own model if the job has such."""
-        prepared = self._prepare(app, task)
+        assert isinstance(task.work, Evaluate)
+        chosen = "validation" if task.work.validation else self._options.split
+        evaluation = self._evaluate(app, task, arrays, chosen).model_copy(update={"split": chosen})
+        if not task.work.both or chosen != "test":
+            return evaluation
+        beside = self._evaluate(app, task, arrays, "validation")
+        plain = beside.model_copy(update={"own_model": None, "personal": ""})
+        return evaluation.model_copy(update={"validation": plain})
+
+    def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray], chosen: str) -> Evaluation:
+        """Evaluate a model on a part of the site's data."""
+        prepared = self._prepare(app, task, chosen)
         if not len(prepared.examples):
             return Evaluation(n=0, loss_sum=0.0)
         network, resident = self._build(app, task)
@@ -124,10 +135,8 @@ class Measurer:
             self._training[task.job] = to_data(app, training, self._options.device, self._readers)
         return self._training[task.job]
 
-    def _prepare(self, app: App, task: Task) -> Prepared:
+    def _prepare(self, app: App, task: Task, chosen: str) -> Prepared:
         """Return the data to evaluate on: validation data, test data, or all data."""
-        assert isinstance(task.work, Evaluate)
-        chosen = "validation" if task.work.validation else self._options.split
         if task.job not in self._prepared:
             make_room(self._prepared)
             self._prepared[task.job] = {}

@@ -693,6 +693,7 @@ class EvaluateWork(google.protobuf.message.Message):
     VERSION_FIELD_NUMBER: builtins.int
     VALIDATION_FIELD_NUMBER: builtins.int
     OWN_MODEL_FIELD_NUMBER: builtins.int
+    BOTH_FIELD_NUMBER: builtins.int
     BASE_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
@@ -700,6 +701,8 @@ class EvaluateWork(google.protobuf.message.Message):
     """use the validation data, even if the evaluator has test data"""
     own_model: builtins.bool
     """evaluate the site's own model as well"""
+    both: builtins.bool
+    """evaluate on the validation data as well, if the evaluator uses test data"""
     base: builtins.str
     """if not empty: the model is partial and replaces tensors of this one"""
     def __init__(
@@ -709,9 +712,10 @@ class EvaluateWork(google.protobuf.message.Message):
         version: builtins.int = ...,
         validation: builtins.bool = ...,
         own_model: builtins.bool = ...,
+        both: builtins.bool = ...,
         base: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["base", b"base", "model", b"model", "own_model", b"own_model", "validation", b"validation", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base", b"base", "both", b"both", "model", b"model", "own_model", b"own_model", "validation", b"validation", "version", b"version"]) -> None: ...
 
 global___EvaluateWork = EvaluateWork
 
@@ -1167,12 +1171,16 @@ class Evaluation(google.protobuf.message.Message):
     PERSONAL_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
     OWN_MODEL_FIELD_NUMBER: builtins.int
+    SPLIT_FIELD_NUMBER: builtins.int
+    VALIDATION_FIELD_NUMBER: builtins.int
     n: builtins.int
     loss_sum: builtins.float
     classes: builtins.int
     """0: no confusion matrix"""
     personal: builtins.str
     """the task that made the site's own tensors in the model; empty: none has yet"""
+    split: builtins.str
+    """validation, test or all"""
     @property
     def confusion(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """classes × classes, row = true class"""
@@ -1189,6 +1197,10 @@ class Evaluation(google.protobuf.message.Message):
     def own_model(self) -> global___OwnEvaluation:
         """of the site's own model on the same examples, if the task asked for it"""
 
+    @property
+    def validation(self) -> global___OwnEvaluation:
+        """beside test data: of the same model on validation data, if the task asked for it"""
+
     def __init__(
         self,
         *,
@@ -1200,9 +1212,11 @@ class Evaluation(google.protobuf.message.Message):
         personal: builtins.str = ...,
         labels: collections.abc.Iterable[builtins.int] | None = ...,
         own_model: global___OwnEvaluation | None = ...,
+        split: builtins.str = ...,
+        validation: global___OwnEvaluation | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["own_model", b"own_model"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "personal", b"personal"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["own_model", b"own_model", "validation", b"validation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "personal", b"personal", "split", b"split", "validation", b"validation"]) -> None: ...
 
 global___Evaluation = Evaluation
 

@@ -79,6 +79,76 @@ class JobReply(google.protobuf.message.Message):
 global___JobReply = JobReply
 
 @typing.final
+class HistoryRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    after: builtins.int
+    """only versions after this one; absent: from version 0"""
+    limit: builtins.int
+    """at most so many versions; 0: all"""
+    detail: builtins.bool
+    """with what single sites did and found"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        after: builtins.int | None = ...,
+        limit: builtins.int = ...,
+        detail: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after", b"_after", "after", b"after"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after", b"_after", "after", b"after", "detail", b"detail", "job", b"job", "limit", b"limit"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_after", b"_after"]) -> typing.Literal["after"] | None: ...
+
+global___HistoryRequest = HistoryRequest
+
+@typing.final
+class HistoryReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    VERSIONS_JSON_FIELD_NUMBER: builtins.int
+    @property
+    def versions_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        versions_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["versions_json", b"versions_json"]) -> None: ...
+
+global___HistoryReply = HistoryReply
+
+@typing.final
+class WatchRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    DETAIL_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    after: builtins.int
+    """versions up to this one are sent only if they change; absent: all are sent"""
+    detail: builtins.bool
+    """with what single sites did and found"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+        after: builtins.int | None = ...,
+        detail: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_after", b"_after", "after", b"after"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_after", b"_after", "after", b"after", "detail", b"detail", "job", b"job"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_after", b"_after"]) -> typing.Literal["after"] | None: ...
+
+global___WatchRequest = WatchRequest
+
+@typing.final
 class EventsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -149,11 +219,13 @@ class ModelRequest(google.protobuf.message.Message):
 
     JOB_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    NAMED_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
     CONTINUED_FIELD_NUMBER: builtins.int
     job: builtins.str
     version: builtins.int
-    """the newest if unset"""
+    named: builtins.str
+    """best or last"""
     start: builtins.int
     """as in FetchRequest"""
     continued: builtins.bytes
@@ -161,13 +233,14 @@ class ModelRequest(google.protobuf.message.Message):
         self,
         *,
         job: builtins.str = ...,
-        version: builtins.int | None = ...,
+        version: builtins.int = ...,
+        named: builtins.str = ...,
         start: builtins.int = ...,
         continued: builtins.bytes = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_version", b"_version", "version", b"version"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_version", b"_version", "continued", b"continued", "job", b"job", "start", b"start", "version", b"version"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_version", b"_version"]) -> typing.Literal["version"] | None: ...
+    def HasField(self, field_name: typing.Literal["named", b"named", "version", b"version", "which", b"which"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["continued", b"continued", "job", b"job", "named", b"named", "start", b"start", "version", b"version", "which", b"which"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["which", b"which"]) -> typing.Literal["version", "named"] | None: ...
 
 global___ModelRequest = ModelRequest
 

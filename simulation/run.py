@@ -12,14 +12,14 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.models.frames import pack
 from hansa.common.process.memory import young_garbage_only
-from hansa.common.run.folder import MODEL, keep_report, keep_resolved
+from hansa.common.run.folder import keep_report, keep_resolved, model_file
 from hansa.common.site.source import source_of
 from hansa.common.torch.threads import threads
 from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import new_job_id
 from hansa.common.values.views import JobView
 from hansa.controller.engine.machine import Machine
-from hansa.controller.jobs.views import Surroundings, job_view, origin_of
+from hansa.controller.jobs.views import Surroundings, history_views, job_view, models_of, origin_of
 from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
@@ -191,21 +191,22 @@ class Simulation:
             trouble="",
         )
         few = len(self._prepared.data.names) <= SHOWN
-        return job_view(self.machine, around, since=since, sites=few)
+        history = history_views(self.machine, since)
+        return job_view(self.machine, around, history=history, sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""
         return self.view().model_copy(update={"resolved": resolved(self.machine.spec)})
 
     def keep_results(self, workers: str) -> JobView:
-        """Write report, last model and resolved job into the folder."""
+        """Write report, the models that are kept and resolved job into the folder."""
         view = self.whole_view()
-        state = self.machine.state
-        if state.current is not None:
-            model = self._models.read(state.current)
+        for version, key in models_of(self.machine).items():
+            model = self._models.read(key)
             manifest = model.manifest.part(model.manifest.spec.own.names)
-            origin = origin_of(self.machine, state.version, view.resolved)
-            save_checkpoint(self._folder / MODEL, manifest, pack(manifest.spec, model.arrays), origin)
+            origin = origin_of(self.machine, version, view.resolved)
+            file = self._folder / model_file(version, view)
+            save_checkpoint(file, manifest, pack(manifest.spec, model.arrays), origin)
         keep_resolved(self._folder, view, self.spec, THREADS)
         about: dict[str, Any] = {
             "settings": self.settings.model_dump(mode="json"),

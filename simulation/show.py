@@ -13,7 +13,7 @@ import click
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.run.folder import MODEL, REPORT, RESOLVED
-from hansa.common.run.summary import quality, quality_at_test_sites
+from hansa.common.run.summary import print_best, quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
 from hansa.common.values.sizes import amount
@@ -172,5 +172,6 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
     if simulation.recording and not simulation.difference:
         click.echo(f"  replay   every version is that of job {view.job}, bit for bit")
     click.echo(f"  model    {where}/{MODEL}")
+    print_best(view, where)
     click.echo(f"  report   {where}/{REPORT}")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")

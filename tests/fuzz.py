@@ -244,7 +244,8 @@ async def _play(made: Target) -> None:
         ],
         "Show": [seed(jobs)],
         "List": [seed(operator_pb2.ListRequest())],
-        "Watch": [seed(jobs)],
+        "History": [seed(operator_pb2.HistoryRequest(job=runner.id, after=0, limit=3, detail=True))],
+        "Watch": [seed(operator_pb2.WatchRequest(job=runner.id, after=0, detail=True))],
         "Events": [
             seed(operator_pb2.EventsRequest(job=runner.id, after=1)),
             seed(operator_pb2.EventsRequest(job=runner.id, follow=True)),

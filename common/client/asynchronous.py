@@ -11,6 +11,7 @@ from hansa.common.client.endpoint import endpoint_of
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.values.history import VersionView
 from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 from hansa.protos import operator_pb2 as operator
 
@@ -60,13 +61,24 @@ class AsyncClient:
         reply = await self._connection.ask(self._stub.List(operator.ListRequest(), timeout=PATIENCE))
         return [read(JobView, text) for text in reply.views_json]
 
-    async def show(self, job: str) -> JobView:
-        """Return one job with its history."""
-        return await self._connection.show(job)
+    async def show(self, job: str, history: bool = True, detail: bool = True) -> JobView:
+        """Return one job with its history; without `detail`, not with what single sites did and found."""
+        return await self._connection.show(job, history, detail)
 
-    async def views(self, job: str) -> AsyncIterator[JobView]:
-        """Yield a job's view after every change until it has ended or the connection breaks."""
-        async for view in self._connection.views(job):
+    async def history(
+        self, job: str, after: int | None = None, limit: int = 0, detail: bool = True
+    ) -> AsyncIterator[VersionView]:
+        """Yield the versions of a job after one of them, or all; no more than `limit`, unless that is 0."""
+        async for version in self._connection.history(job, after, limit, detail):
+            yield version
+
+    async def views(self, job: str, after: int | None = None, detail: bool = False) -> AsyncIterator[JobView]:
+        """Yield a job's view after every change until it has ended or the connection breaks.
+
+        Each has the versions that are new or have changed, without what single sites did and found unless
+        `detail` is asked for.
+        """
+        async for view in self._connection.views(job, after, detail):
             yield view
 
     async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:
@@ -79,8 +91,8 @@ class AsyncClient:
         reply = await self._connection.ask(self._stub.Cancel(request(job), timeout=PATIENCE))
         return read(JobView, reply.view_json)
 
-    async def model(self, job: str, version: int | None = None) -> Downloaded:
-        """Download a community model and check it."""
+    async def model(self, job: str, version: int | str = "last") -> Downloaded:
+        """Download a community model (`best`, `last` or a number) and check it."""
         return await download(self._connection, job, version)
 
     async def sites(self) -> list[DaemonView]:

@@ -71,19 +71,19 @@ class Job:
         """Cancel the job; its last community model is kept."""
         return self._client.run(self._job.cancel())
 
-    def model(self, version: int | None = None) -> Downloaded:
-        """Download a community model, the newest unless a version is given."""
+    def model(self, version: int | str = "last") -> Downloaded:
+        """Download a community model: `best`, `last` or a number."""
         return self._client.run(self._job.model(version))
 
-    def state_dict(self, version: int | None = None) -> dict[str, Any]:
+    def state_dict(self, version: int | str = "last") -> dict[str, Any]:
         """Download a community model for a PyTorch network's `load_state_dict`."""
         return self._client.run(self._job.state_dict(version))
 
-    def arrays(self, version: int | None = None) -> "dict[str, np.ndarray]":
+    def arrays(self, version: int | str = "last") -> "dict[str, np.ndarray]":
         """Download a community model as numpy arrays."""
         return self._client.run(self._job.arrays(version))
 
-    def save(self, path: str | Path, version: int | None = None) -> Path:
+    def save(self, path: str | Path, version: int | str = "last") -> Path:
         """Download a community model into a safetensors file."""
         return self._client.run(self._job.save(path, version))
 

@@ -12,6 +12,7 @@ from hansa.common.rpc.channel import Endpoint, connect
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
+from hansa.common.values.history import VersionView
 from hansa.common.values.views import EventView, JobView
 from hansa.common.values.words import cleaned
 from hansa.protos import operator_pb2 as operator
@@ -52,15 +53,36 @@ class Connection:
         with self.reaching(), translated():
             return await call
 
-    async def show(self, job: str) -> JobView:
-        """Return one job."""
+    async def show(self, job: str, history: bool = True, detail: bool = True) -> JobView:
+        """Return one job, with its history; without `detail`, not with what single sites did and found."""
         reply = await self.ask(self.stub.Show(request(job), timeout=PATIENCE))
-        return read(JobView, reply.view_json)
+        view = read(JobView, reply.view_json)
+        if not history:
+            return view
+        versions = [version async for version in self.history(view.job, detail=detail)]
+        # More may have come meanwhile, and the view is of the moment before.
+        shown = tuple(version for version in versions if version.version <= view.version)
+        return view.model_copy(update={"history": shown})
 
-    async def views(self, job: str) -> AsyncIterator[JobView]:
-        """Yield a job's view after every change until it has ended or the connection breaks."""
+    async def history(
+        self, job: str, after: int | None = None, limit: int = 0, detail: bool = True
+    ) -> AsyncIterator[VersionView]:
+        """Yield the versions of a job after one of them, or all; no more than `limit`, unless that is 0."""
+        wanted = operator.HistoryRequest(job=request(job).job, after=after, limit=limit, detail=detail)
         with self.reaching(), translated():
-            async for reply in self.stub.Watch(request(job)):
+            async for reply in self.stub.History(wanted):
+                for text in reply.versions_json:
+                    yield read(VersionView, text)
+
+    async def views(self, job: str, after: int | None = None, detail: bool = False) -> AsyncIterator[JobView]:
+        """Yield a job's view after every change until it has ended or the connection breaks.
+
+        The history in a view has the versions after `after` that are new, and versions that have changed
+        since the view before. A job that has ended may have several last views, each with other versions.
+        """
+        wanted = operator.WatchRequest(job=request(job).job, after=after, detail=detail)
+        with self.reaching(), translated():
+            async for reply in self.stub.Watch(wanted):
                 yield read(JobView, reply.view_json)
 
     async def events(self, job: str, after: int = 0, follow: bool = False) -> AsyncIterator[EventView]:

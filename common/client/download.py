@@ -22,8 +22,8 @@ class Downloaded(NamedTuple):
     origin: ModelOrigin | None
 
 
-async def download(connection: Connection, job: str, version: int | None = None) -> Downloaded:
-    """Download a community model, the newest unless a version is given, and check it."""
+async def download(connection: Connection, job: str, version: int | str = "last") -> Downloaded:
+    """Download a community model (`best`, `last` or a number) and check it."""
     incoming, backoff, reached, futile = Incoming(finite=True), Backoff(), 0, 0
     with connection.reaching():
         while True:
@@ -42,10 +42,14 @@ async def download(connection: Connection, job: str, version: int | None = None)
                 return Downloaded(incoming.manifest, incoming.payload, origin)
 
 
-async def _receive(connection: Connection, job: str, version: int | None, incoming: Incoming) -> None:
+async def _receive(connection: Connection, job: str, version: int | str, incoming: Incoming) -> None:
     """Receive a model's frames over one connection, starting with the first that is missing."""
     start, header = incoming.start, incoming.header
-    wanted = operator.ModelRequest(job=request(job).job, version=version, start=start, continued=header)
+    wanted = operator.ModelRequest(job=request(job).job, start=start, continued=header)
+    if isinstance(version, str):
+        wanted.named = version
+    else:
+        wanted.version = version
     with translated():
         stream = aiter(connection.stub.Model(wanted))
         incoming.begin(await anext(stream, b""))

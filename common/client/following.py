@@ -1,6 +1,6 @@
 """Follows a job until it ends, even if its controller restarts: its views, versions and events, each once."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
 from hansa.common.client.connection import Connection
@@ -11,6 +11,26 @@ from hansa.common.values.history import VersionView
 from hansa.common.values.views import EventView, JobView
 
 T = TypeVar("T")
+
+
+class Seen:
+    """Which versions a reader has seen in their last form."""
+
+    def __init__(self, newest: int = -1) -> None:
+        self._newest = newest
+        self._changing: set[int] = set()
+
+    def note(self, versions: Iterable[VersionView]) -> None:
+        """Note the versions that have arrived."""
+        for each in versions:
+            self._newest = max(self._newest, each.version)
+            (self._changing.discard if each.final else self._changing.add)(each.version)
+
+    @property
+    def after(self) -> int | None:
+        """The version after which to go on so that nothing is missed; None: from the beginning."""
+        last = min(self._changing, default=self._newest + 1) - 1
+        return last if last >= 0 else None
 
 
 class Following:
@@ -29,18 +49,30 @@ class Following:
     ) -> None:
         self._to, self.job, self.known = controller, job, known
         self._lost, self._found = lost, found
+        self._seen, self._detail = Seen(), False
 
     async def views(self) -> AsyncIterator[JobView]:
         """Yield the job's view after every change until it ends."""
-        async for view in self._going_on(lambda connection: connection.views(self.job)):
-            self.job = view.job  # by now the name may also be another job's
-            yield view
-            if view.ended:
+
+        async def ask(connection: Connection) -> AsyncIterator[JobView | None]:
+            ended = False
+            async for view in connection.views(self.job, self._seen.after, self._detail):
+                yield view
+                ended = view.ended
+            if ended:
+                yield None  # a job that has ended may have several last views
+
+        async for view in self._going_on(ask):
+            if view is None:
                 return
+            self.job = view.job  # by now the name may also be another job's
+            self._seen.note(view.history)
+            yield view
 
     async def versions(self, after: int = 0) -> AsyncIterator[VersionView]:
         """Yield every version above `after` once, in order, as soon as its metrics are complete."""
         known: dict[int, VersionView] = {}
+        self._seen, self._detail = Seen(after), True
         async for view in self.views():
             known |= {entry.version: entry for entry in view.history if entry.version > after}
             while (entry := known.get(after + 1)) and (entry.settled or view.ended):
@@ -51,10 +83,10 @@ class Following:
         told = after
 
         async def ask(connection: Connection) -> AsyncIterator[EventView | None]:
-            self.job = (await connection.show(self.job)).job
+            self.job = (await connection.show(self.job, history=False)).job
             async for event in connection.events(self.job, told, follow=True):
                 yield event
-            if (await connection.show(self.job)).ended:
+            if (await connection.show(self.job, history=False)).ended:
                 yield None
 
         async for event in self._going_on(ask):

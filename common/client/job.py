@@ -77,11 +77,11 @@ class AsyncJob:
         self.view = await self._client.cancel(self.id)
         return self.view
 
-    async def model(self, version: int | None = None) -> Downloaded:
-        """Download a community model, the newest unless a version is given."""
+    async def model(self, version: int | str = "last") -> Downloaded:
+        """Download a community model: `best`, `last` or a number."""
         return await self._client.model(self.id, version)
 
-    async def state_dict(self, version: int | None = None) -> dict[str, Any]:
+    async def state_dict(self, version: int | str = "last") -> dict[str, Any]:
         """Download a community model for a PyTorch network's `load_state_dict`."""
         arrays = await self.arrays(version)
         require_torch("state_dict (arrays does not)")
@@ -89,12 +89,12 @@ class AsyncJob:
 
         return {name: as_tensor(array) for name, array in arrays.items()}
 
-    async def arrays(self, version: int | None = None) -> "dict[str, np.ndarray]":
+    async def arrays(self, version: int | str = "last") -> "dict[str, np.ndarray]":
         """Download a community model as numpy arrays."""
         model = await self.model(version)
         return views(Layout(model.manifest.spec), model.payload)
 
-    async def save(self, path: str | Path, version: int | None = None) -> Path:
+    async def save(self, path: str | Path, version: int | str = "last") -> Path:
         """Download a community model into a safetensors file."""
         model = await self.model(version)
         save_checkpoint(Path(path), model.manifest, model.payload, model.origin)

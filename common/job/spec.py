@@ -5,7 +5,7 @@ are checked against the registered plugins, and `hansa.controller.rulebook.compo
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from hansa.common.job.training import TrainSpec
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.bounds import SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
+from hansa.common.values.keep import KeepSpec, StopSpec
 from hansa.common.values.resolved import Software
 from hansa.common.values.training import SurveySpec, ValidationSpec
 
@@ -81,20 +82,6 @@ class SitesSpec(Value):
 
     def _holds_out(self, site: str) -> bool:
         return site in self.validation or site in self.test
-
-
-class TargetSpec(Value):
-    """Stop as soon as a metric is good enough."""
-
-    metric: Literal["accuracy", "loss", "accuracy_personal", "loss_personal"]
-    value: float
-
-
-class StopSpec(Value):
-    """When to stop earlier than the pace does."""
-
-    seconds: float | None = Field(None, gt=0, le=SECONDS)
-    target: TargetSpec | None = None
 
 
 class HoldoutSpec(Value):
@@ -214,6 +201,7 @@ class JobSpec(Value):
     validation: ValidationSpec = ValidationSpec()
     survey: SurveySpec = SurveySpec()
     sites: SitesSpec = SitesSpec()
+    keep: KeepSpec = KeepSpec()
     stop: StopSpec = StopSpec()
     init: str | None = Field(None, description="a safetensors file with version 0")
     reference: str | None = Field(
@@ -247,6 +235,22 @@ class JobSpec(Value):
         if train.proximal is not None and info.data.get("local") is not None:
             raise ValueError("proximal is short for local: {kind: proximal, …}; give one of them")
         return train
+
+    @field_validator("stop")
+    @classmethod
+    def _patience_has_a_measure(cls, stop: StopSpec, info: ValidationInfo) -> StopSpec:
+        keep = info.data.get("keep")
+        if stop.patience is not None and keep is not None and keep.best is None:
+            raise ValueError(
+                "patience: it waits for a better version than the best, so keep.best cannot be null"
+            )
+        return stop
+
+    @property
+    def evaluates_twice(self) -> bool:
+        """Whether evaluators with test data also use validation data, by which a version can be chosen."""
+        best = self.keep.best
+        return best is not None and (best.metric is not None or self.stop.patience is not None)
 
     @property
     def holds_out(self) -> bool:

@@ -81,6 +81,7 @@ TABLE: Mapping[str, Access] = {
     "/hansa.v1.Operator/Submit": Access(OPERATOR, first=MESSAGE, further=FRAME, counted="submissions"),
     "/hansa.v1.Operator/Show": Access(READER),
     "/hansa.v1.Operator/List": Access(READER),
+    "/hansa.v1.Operator/History": Access(READER, counted="histories"),
     "/hansa.v1.Operator/Watch": Access(READER, counted="watches"),
     "/hansa.v1.Operator/Events": Access(READER, counted="event streams"),
     "/hansa.v1.Operator/Cancel": Access(OPERATOR),

@@ -117,7 +117,9 @@ def progress_from_wire(wire: fleet.Progress) -> Progress:
 
 def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     """Encode an evaluation; without examples it has no counts."""
-    wire = fleet.Evaluation(personal=evaluation.personal, **_measured(evaluation))
+    wire = fleet.Evaluation(personal=evaluation.personal, split=evaluation.split, **_measured(evaluation))
+    if evaluation.validation is not None:
+        wire.validation.MergeFrom(fleet.OwnEvaluation(**_measured(evaluation.validation)))
     if evaluation.own_model is not None:
         wire.own_model.MergeFrom(fleet.OwnEvaluation(**_measured(evaluation.own_model)))
     return wire
@@ -167,7 +169,11 @@ def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
     """Decode an evaluation; raise ValueError if it is invalid."""
     own_model = Evaluation(**_read(wire.own_model)) if wire.HasField("own_model") else None
     personal = wire.personal and identifier(wire.personal, "task")
-    return Evaluation(**_read(wire), personal=personal, own_model=own_model)
+    validation = Evaluation(**_read(wire.validation)) if wire.HasField("validation") else None
+    split: Any = wire.split or "validation"
+    return Evaluation(
+        **_read(wire), personal=personal, own_model=own_model, split=split, validation=validation
+    )
 
 
 def _read(wire: fleet.Evaluation | fleet.OwnEvaluation) -> dict[str, Any]:
@@ -194,6 +200,8 @@ def require_stated(wire: fleet.Evaluation | fleet.OwnEvaluation, stated: Stated)
     """Refuse an evaluation that contradicts what its site has stated, before its counts are read."""
     if isinstance(wire, fleet.Evaluation) and wire.HasField("own_model"):
         require_stated(wire.own_model, stated)
+    if isinstance(wire, fleet.Evaluation) and wire.HasField("validation"):
+        require_stated(wire.validation, stated)
     if not wire.n and not wire.classes and not wire.labels:
         return
     if wire.classes not in stated.matrix:

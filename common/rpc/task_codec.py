@@ -62,6 +62,7 @@ def task_to_wire(task: Task) -> fleet.Task:
             wire.evaluate.version = work.version
             wire.evaluate.validation = work.validation
             wire.evaluate.own_model = work.own_model
+            wire.evaluate.both = work.both
     return wire
 
 
@@ -131,6 +132,7 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 version=wire.evaluate.version,
                 validation=wire.evaluate.validation,
                 own_model=wire.evaluate.own_model,
+                both=wire.evaluate.both,
             )
         case _:
             raise InvalidInput("the task has no work")

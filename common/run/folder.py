@@ -23,16 +23,21 @@ HEAD = """\
 async def keep_results(
     folder: Path, client: AsyncClient, job: str, spec: JobSpec, threads: int | None = None
 ) -> JobView:
-    """Write a job's report and its last model, if there is one; return its last view.
+    """Write a job's report and the models that it has kept, if there are any; return its last view.
 
     The report includes what only this machine knows: the data, and the number of PyTorch's threads at a site
     (None: the sites' owners decide).
     """
     view = await client.show(job)
-    if view.history:
-        save_checkpoint(folder / MODEL, *await client.model(job))
+    for version in view.kept:
+        save_checkpoint(folder / model_file(version, view), *await client.model(view.job, version))
     keep_report(folder, view, spec, threads)
     return view
+
+
+def model_file(version: int, view: JobView) -> str:
+    """Return the name of the file for a version's model: the last one needs no number."""
+    return MODEL if version == view.version else f"model-{version}.safetensors"
 
 
 def keep_report(

@@ -12,7 +12,7 @@ import click
 
 from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import DataSpec, JobSpec
-from hansa.common.run.folder import MODEL, REPORT, RESOLVED
+from hansa.common.run.folder import MODEL, REPORT, RESOLVED, model_file
 from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.values.history import Findings
 from hansa.common.values.sizes import amount
@@ -57,6 +57,7 @@ def print_summary(view: JobView, folder: Path, file: Path, spec: JobSpec, split:
     )
     part = "" if travel_of(spec).whole else ", with the tensors that travel"
     click.echo(f"  model    {where}/{MODEL}{part}")
+    print_best(view, where)
     click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
     click.echo()
@@ -66,6 +67,13 @@ def print_summary(view: JobView, folder: Path, file: Path, spec: JobSpec, split:
     words = "--sites 10 --set seed=1" if suits_ten_sites(spec.data) else "--set seed=1"
     click.echo(f"  {here}hansa run {shlex.quote(str(file))} {words}     change the federation")
     click.echo('  README.md, "Five minutes on two terminals": controller and learners as daemons')
+
+
+def print_best(view: JobView, where: str) -> None:
+    """Print which version is the best, if one could be chosen, and where its model is."""
+    if view.best is not None:
+        which = "the last model" if view.best == view.version else f"{where}/{model_file(view.best, view)}"
+        click.echo(f"  best     {which}, version {view.best} of {view.version}")
 
 
 def _use_of_model(view: JobView, where: str, file: Path, spec: JobSpec, here: str) -> str:

@@ -76,7 +76,7 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
         )
 
     async def fetch(client: AsyncClient) -> Compared:
-        view = await client.show(word)
+        view = await client.show(word, detail=False)
         model: Model | None = None
         if with_model and view.history:
             try:

@@ -22,6 +22,7 @@ def outcome(view: JobView) -> dict[str, object]:
 def details(view: JobView) -> dict[str, object]:
     """Return the JSON object that `show` prints: a job with its history and the survey, if there was one."""
     more: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
+    more |= {"best": view.best, "kept": list(view.kept), "keep": view.keep.model_dump()}
     more["shortfalls"] = [shortfall.model_dump() for shortfall in view.shortfalls]
     more["resolved"] = view.resolved.model_dump(mode="json") if view.resolved else None
     return outcome(view) | more | {"history": [entry.model_dump() for entry in view.history]}

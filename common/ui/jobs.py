@@ -19,6 +19,7 @@ from hansa.common.ui.versions import numbers, print_versions
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
+from hansa.common.values.words import listed
 
 T = TypeVar("T")
 ELSEWHERE = {
@@ -41,6 +42,21 @@ class JobGroup(click.Group):
             command: click.Command = importlib.import_module(ELSEWHERE[cmd_name]).command
             return show_variables(command)
         return super().get_command(ctx, cmd_name)
+
+
+class WhichVersion(click.ParamType[int | str]):
+    """A version of a job: `best`, `last` or a number."""
+
+    name = "VERSION"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> int | str:
+        """Return the number, or the word."""
+        if value in ("best", "last"):
+            return value
+        if value.isascii() and value.isdigit() and len(value) < 19:
+            return int(value)
+        why = f"{value!r} is not a version: give best, last or a number such as 12"
+        raise click.BadParameter(why, ctx, param)
 
 
 @click.group(cls=JobGroup)
@@ -138,6 +154,9 @@ def show(job_id: str, controller: Endpoint, as_json: bool) -> None:
         f"rule {view.rule}, app {view.app}, submitted {view.submitted}, {view.seconds:.1f} s,"
         f" {amount(view.bytes_up)} up, {amount(view.bytes_down)} down"
     )
+    if view.kept:
+        names = [f"{version} (best)" if version == view.best else str(version) for version in view.kept]
+        click.echo(f"models kept: version {listed(names, 20)}")
     for warning in view.warnings:
         click.echo(f"warning: {warning}")
     if metrics_missing(view):
@@ -191,7 +210,9 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
     required=True,
     help="The safetensors file to write.",
 )
-@click.option("--version", type=click.IntRange(0), help="Which version (default: the newest).")
+@click.option(
+    "--version", type=WhichVersion(), default="last", help="best, last or a number (default: last)."
+)
 @click.option(
     "--whole", is_flag=True, help="Add what does not travel, as the app builds it here; see `layers`."
 )
@@ -201,7 +222,7 @@ def model(
     job_id: str,
     controller: Endpoint,
     output: Path,
-    version: int | None,
+    version: int | str,
     whole: bool,
     app: str | None,
     as_json: bool,

@@ -93,7 +93,7 @@ def version_line(entry: VersionView, view: JobView) -> str:
     lost += "".join(f"  {warning}" for warning in entry.warnings)
     of = f"/{view.rounds_asked}" if view.rounds_asked else ""
     of += f" ({entry.phase})" if entry.phase else ""
-    updates = counted(len(entry.updates), "update")
+    updates = counted(entry.update_count, "update")
     line = f"{view.unit} {entry.round}{of}  {entry.seconds:6.1f} s  {updates}  {values}{lost}"
     return line + (_test_line(entry) if values else "")
 

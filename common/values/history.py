@@ -5,7 +5,7 @@ or when the version exists. Snapshots, `--json` and the operators' client then h
 """
 
 import math
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
@@ -19,6 +19,8 @@ def finite(number: float | None) -> float | None:
 
 
 Number = Annotated[float | None, BeforeValidator(finite)]
+MATRIX = 100  # classes of a confusion matrix that the history keeps
+LABELS = 1000  # labels or classes whose counts the history keeps
 
 
 class Finding(Value):
@@ -38,18 +40,36 @@ class Score(Value):
     missing: dict[str, str] = Field(default_factory=dict)  # sites without a usable report, and why
 
 
+class SiteEvaluation(Value):
+    """What one evaluator finds in a model, on its own examples."""
+
+    examples: int
+    metrics: dict[str, Number] = Field(default_factory=dict)
+
+
 class Findings(BaseModel):
     """How good a model is, on how many examples, and whose reports are missing."""
 
     metrics: dict[str, Number] = Field(default_factory=dict)  # empty until they are computed
     examples: int = 0  # that the metrics cover
     examples_total: int | None = None  # of all evaluators of the job; None: one of them has never reported
+    coverage: Number = None  # share of the examples that the metrics cover; None: the total is unknown
+    # By site, once the metrics are computed; reports that do not fit the others are left out
+    evaluations: dict[str, SiteEvaluation] = Field(default_factory=dict)
+    # Over all sites, a row for each true class; empty if there are no classes, or more than MATRIX
+    confusion: list[list[int]] = Field(default_factory=list)
+    # TP, FP and FN of each label, or of each class if there are too many for a matrix; at most LABELS
+    labels: list[list[int]] = Field(default_factory=list)
     # How many evaluators were drawn to stand for all (`evaluate.sites`); the total is then theirs. None: all.
     drawn: int | None = None
     # Evaluators of the job whose reports are missing, and why
     unevaluated: dict[str, str] = Field(default_factory=dict)
     # Evaluators that used tensors or a model of their site's own, and the tasks that made those.
     personal: dict[str, str] = Field(default_factory=dict)
+
+    def measure_coverage(self) -> None:
+        """Bring the coverage up to date with the numbers of examples."""
+        self.coverage = self.examples / self.examples_total if self.examples_total else None
 
 
 class Measured(Findings):
@@ -121,6 +141,9 @@ class Version(Measured, Account):
     receipt: str = ""
     distance: Number = None  # between its parameters and the job's reference, relative to the reference (DC)
     covered: bool = False  # the metrics cover enough examples to count (`evaluate.min_coverage`)
+    # What the same evaluators find on validation data, if some of their reports are of test data. The best
+    # version is chosen by it. None: no report is of test data.
+    validation: Findings | None = None
     hops: list[Hop] = Field(default_factory=list)  # of its round, if models travelled from site to site
     # Of models transferred since the version before, with what was sent again or in vain.
     bytes_up: int = 0
@@ -171,8 +194,37 @@ class VersionView(Version):
 
     evaluated: bool = False  # there are metrics, and no evaluator's report is pending
     settled: bool = False  # nothing more is awaited: it is evaluated, or will not be
+    final: bool = False  # nothing in it will change any more, not even by a late report
+    # Updates that are new in it, even if they are left out here
+    update_count: int = Field(default_factory=lambda version: len(version["updates"]))
+    detailed: bool = True  # False: what single sites did and found was left out, as `brief` does
 
     @property
     def warnings(self) -> list[str]:
         """Warnings from the rule's parts."""
         return [str(report["warning"]) for report in self.diagnostics.values() if report.get("warning")]
+
+    def brief(self) -> "VersionView":
+        """Return the version without what single sites did and found, which grows with their number.
+
+        Sites that are missing stay, and so do warnings of the rule's parts.
+        """
+        warnings = {
+            point: {"warning": report["warning"]}
+            for point, report in self.diagnostics.items()
+            if report.get("warning")
+        }
+        test = brief_findings(self.test) if self.test else None
+        left_out: dict[str, Any] = {"updates": [], "scores": {}, "hops": [], "prepared": None}
+        validation = brief_findings(self.validation) if self.validation else None
+        more = {"validation": validation, "diagnostics": warnings, "test": test, "detailed": False}
+        return self.model_copy(update=left_out | _brief_findings() | more)
+
+
+def _brief_findings() -> dict[str, Any]:
+    return {"evaluations": {}, "confusion": [], "labels": [], "personal": {}}
+
+
+def brief_findings(findings: Findings) -> Findings:
+    """Return findings without those of single sites, apart from the names of the missing ones."""
+    return findings.model_copy(update=_brief_findings())

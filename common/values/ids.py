@@ -7,7 +7,7 @@ from typing import NewType
 
 from hansa.common.values.errors import InvalidInput
 
-PROTOCOL = 3  # raised when old and new daemons can no longer talk to each other
+PROTOCOL = 4  # raised when old and new daemons can no longer talk to each other
 
 SiteName = NewType("SiteName", str)
 JobId = NewType("JobId", str)

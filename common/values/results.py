@@ -1,7 +1,7 @@
 """What a site returns, as plain values; as sums wherever sites are pooled exactly."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import AllowInfNan, ConfigDict, Field, model_validator
@@ -22,6 +22,7 @@ from hansa.common.values.bounds import (
 from hansa.common.values.counts import Counts
 from hansa.common.values.ids import NAME, TaskId
 
+Split = Literal["validation", "test", "all"]
 OWN = "_personal"  # the end of the names of metrics that are of sites' own models
 
 
@@ -56,6 +57,8 @@ class Evaluation(Value):
     # The task that made the site's own tensors in the model, or its own model; empty: none has yet.
     personal: ShortText = ""
     own_model: "Evaluation | None" = None  # of the site's own model on the same examples, if it was asked for
+    split: Split = "validation"  # of the site's data
+    validation: "Evaluation | None" = None  # on the validation data, too, if it was asked for
 
     @model_validator(mode="after")
     def _metrics_have_names(self) -> "Evaluation":
@@ -72,6 +75,12 @@ class Evaluation(Value):
     def _own_model_has_the_same_examples(self) -> "Evaluation":
         if self.own_model is not None and (self.own_model.n != self.n or self.own_model.own_model):
             raise ValueError(f"a site's own model is evaluated once, on the same {self.n} examples")
+        return self
+
+    @model_validator(mode="after")
+    def _validation_beside_test(self) -> "Evaluation":
+        if self.validation is not None and (self.split != "test" or self.validation.split != "validation"):
+            raise ValueError("validation data are evaluated beside test data only")
         return self
 
     @model_validator(mode="after")

@@ -91,6 +91,7 @@ class Evaluate(Value):
     version: Long
     validation: bool = False  # use the validation data, even if the evaluator usually uses test data
     own_model: bool = False  # evaluate the site's own model as well
+    both: bool = False  # evaluate on the validation data as well, if the evaluator uses test data
 
 
 class Terms(Value):

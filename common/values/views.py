@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.history import Findings, Number, VersionView
+from hansa.common.values.keep import KeepSpec
 from hansa.common.values.resolved import Resolved
 
 
@@ -74,6 +75,9 @@ class JobView(Value):
     shortfalls: tuple[Shortfall, ...] = ()  # sites that contributed nothing or little, and why
     survey: SurveyView | None = None
     history: tuple[VersionView, ...] = ()
+    best: int | None = None  # the best version so far; None: none could be chosen
+    kept: tuple[int, ...] = ()  # versions whose models can be fetched
+    keep: KeepSpec = KeepSpec()  # which models the job keeps
     resolved: Resolved | None = None  # the job with every default filled in, if a single job was requested
 
     @property

@@ -10,8 +10,8 @@ from hansa.common.job.check import parse_job
 from hansa.common.process.clock import Clock
 from hansa.common.rpc import codec
 from hansa.common.rpc.guard import caller_of
-from hansa.common.values.errors import InvalidJob, NotFound, Refused, TooLarge
-from hansa.common.values.ids import NAME, community_key
+from hansa.common.values.errors import InvalidInput, InvalidJob, Refused, TooLarge
+from hansa.common.values.ids import NAME
 from hansa.common.values.views import StatusView
 from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.api.messages import header_of
@@ -20,12 +20,12 @@ from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.directory import Jobs
-from hansa.controller.jobs.views import event_view
+from hansa.controller.jobs.telling import WATCH_PAUSE, Watcher, chapters
+from hansa.controller.jobs.views import event_view, model_of
 from hansa.controller.transfers.downloads import Downloads
 from hansa.protos import operator_pb2 as wire
 
 LARGEST_JOB = 1 << 20  # characters
-WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 PAGE = 500  # events in a message
 
 
@@ -71,18 +71,17 @@ class OperatorServicer:
         """List all jobs."""
         return wire.ListReply(views_json=[view.model_dump_json() for view in self._jobs.views()])
 
-    async def Watch(self, request: wire.JobRequest, context: Any) -> AsyncIterator[wire.JobReply]:
+    async def History(self, request: wire.HistoryRequest, context: Any) -> AsyncIterator[wire.HistoryReply]:
+        """Send the versions of a job."""
+        runner = await self._jobs.find(request.job)
+        async for texts in chapters(runner, _first(request), request.limit, request.detail):
+            yield wire.HistoryReply(versions_json=texts)
+
+    async def Watch(self, request: wire.WatchRequest, context: Any) -> AsyncIterator[wire.JobReply]:
         """Send a job's view after every change until it has ended."""
         runner = await self._jobs.find(request.job)
-        since = 0
-        while not runner.machine.ended:
-            change = runner.next_change()
-            view = runner.view(since=since)
+        async for view in Watcher(runner, _first(request), request.detail).views():
             yield wire.JobReply(view_json=view.model_dump_json())
-            since = max((entry.version for entry in view.history if entry.evaluated), default=since)
-            await change.wait()
-            await asyncio.sleep(WATCH_PAUSE)
-        yield wire.JobReply(view_json=runner.view(since=since).model_dump_json())
 
     async def Events(self, request: wire.EventsRequest, context: Any) -> AsyncIterator[wire.EventsReply]:
         """Tell what happened in a job after an event, and with `follow` what happens until it ends."""
@@ -105,19 +104,16 @@ class OperatorServicer:
         name, who = _operator(context)
         await self._audit.record(who, "cancelled", runner.id)
         await runner.post(ev.CancelAsked(at=self._clock.now(), operator=name))
-        return wire.JobReply(view_json=runner.view().model_dump_json())
+        return wire.JobReply(view_json=runner.view_with().model_dump_json())
 
     async def Model(self, request: wire.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
         runner = await self._jobs.find(request.job)
-        state = runner.machine.state
-        if state.current is None:
-            raise NotFound(f"job {runner.id} has no model yet")
-        wanted = request.version if request.HasField("version") else state.version
-        key = state.current if wanted == state.version else community_key(runner.id, wanted)
-        if key not in state.models:
-            raise NotFound(f"version {wanted} of job {runner.id} is not kept; the newest is {state.version}")
-        who, origin = _operator(context)[1], runner.origin(wanted).model_dump_json()
+        named = request.named or "last"
+        if named not in ("best", "last"):
+            raise InvalidInput("a version is a number, `best` or `last`")
+        version, key = model_of(runner.machine, request.version if request.HasField("version") else named)
+        who, origin = _operator(context)[1], runner.origin(version).model_dump_json()
         sending = self._downloads.send(key, set(), who, request.start, request.continued, origin)
         async for message in sending:
             yield message
@@ -139,6 +135,11 @@ class OperatorServicer:
 def peak_memory() -> float:
     """Return the peak memory of this process, in MiB."""
     return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
+
+
+def _first(request: wire.HistoryRequest | wire.WatchRequest) -> int:
+    """Return the first version that a reader wants."""
+    return request.after + 1 if request.HasField("after") else 0
 
 
 def _document(text: str) -> object:

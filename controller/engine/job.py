@@ -15,16 +15,18 @@ from hansa.common.values.receipts import Receipt
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
+from hansa.controller.engine.index.changes import Changes
 from hansa.controller.engine.index.held_out import HeldOut
 from hansa.controller.engine.index.open_tasks import OpenTasks
 from hansa.controller.engine.index.retention import Retention
 from hansa.controller.engine.index.roster import Roster
 from hansa.controller.engine.orders import Merge, Order
-from hansa.controller.engine.state import CHAPTER, Happening, JobState
+from hansa.controller.engine.state import Happening, JobState
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Draw, Part, S
 from hansa.controller.plugin.view import View
+from hansa.controller.values import history
 
 
 class Job:
@@ -43,6 +45,7 @@ class Job:
     open_tasks: OpenTasks
     retention: Retention
     touched: set[int]  # chapters that have changed since the last snapshot
+    changes: Changes  # when each version's record changed last
 
     def __init__(self, id_: JobId, spec: JobSpec, rule: Composition, submitted: float) -> None:
         self.id = id_
@@ -66,6 +69,7 @@ class Job:
         self.open_tasks = OpenTasks(state.tasks, state.subjects, state.learners)
         self.retention = Retention(state)
         self.touched = set()
+        self.changes = Changes(len(state.history))
 
     @property
     def ended(self) -> bool:
@@ -235,20 +239,21 @@ class Job:
     def record(self, version: int) -> Version:
         """Return a version's record for the caller to change."""
         self.touch(version)
-        return self.state.history[version]
+        return self.state.history.opened(version)
 
     def seconds(self, at: float) -> float:
         """Return how many seconds after the submission something happened."""
         return round(at - self.state.submitted, 3)
 
     def touch(self, version: int) -> None:
-        """Mark a version's record as changed since the last snapshot."""
-        self.touched.add(version // CHAPTER)
+        """Mark a version's record as changed since the last snapshot, and for those who watch the job."""
+        self.touched.add(version // history.CHAPTER)
+        self.changes.note(version)
 
     def enter(self, entry: Happening) -> None:
         """Add an entry to the chronicle."""
         self.state.chronicle.append(entry)
-        self.touched.add(entry.newest // CHAPTER)
+        self.touched.add(entry.newest // history.CHAPTER)
 
     # Alarms and receipts.
 

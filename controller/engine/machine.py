@@ -12,7 +12,7 @@ The engine's modules, each on top of those above it:
     index/      indices over the state: connected sites, open tasks, retention of models
     job         the state with its rule, and the basic steps that every phase uses
     versions    updates and versions, and the models that are kept because of them
-    accounts/   coverage of evaluations, participation of sites, their apps, what evaluators lack
+    accounts/   coverage and details of evaluations, participation of sites, their apps, what evaluators lack
     merging/
         examinations        what parts of the rule find in updates before a merge is weighed
         weights             what contributions are worth
@@ -63,9 +63,11 @@ from hansa.controller.engine.handlers import (
     sites,
 )
 from hansa.controller.engine.handlers.rounds import GATHER, act, pulses
+from hansa.controller.engine.index.changes import Changes
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.merging import account
 from hansa.controller.engine.state import JobState
+from hansa.controller.engine.subjects import OfVersion
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.values.snapshots import Snapshot
 
@@ -146,6 +148,19 @@ class Machine:
     def unsaved(self) -> int:
         """How many events have been handled since the last snapshot."""
         return self.state.sequence - self._saved
+
+    @property
+    def changes(self) -> Changes:
+        """Which versions have changed since somebody looked."""
+        return self._job.changes
+
+    def is_final(self, record: Version) -> bool:
+        """Whether nothing in a version's record will change any more."""
+        if self.ended:
+            return True
+        if record.version == self.state.version or self.awaits(record):
+            return False
+        return not self._job.open_tasks.awaits(OfVersion(record.version))
 
     def tasks_of(self, site: SiteName) -> Sequence[Task]:
         """Return the open tasks of a site."""

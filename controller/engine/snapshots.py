@@ -8,16 +8,17 @@ import json
 from bisect import bisect_left
 
 from hansa.common.values.bounds import Value
-from hansa.common.values.history import Version
 from hansa.controller.engine.job import Job
-from hansa.controller.engine.state import CHAPTER, Happening, JobState
+from hansa.controller.engine.state import Happening, JobState
+from hansa.controller.values import history
+from hansa.controller.values.history import History
 from hansa.controller.values.snapshots import Snapshot
 
 
 class Chapter(Value):
     """Some consecutive versions, and what happened while each of them was the newest."""
 
-    history: list[Version]
+    history: str  # JSON, which is parsed only when somebody looks at it
     chronicle: list[Happening]
 
 
@@ -38,14 +39,12 @@ def restore(job: Job, snapshot: Snapshot) -> None:
     """Restore a job's memory from a snapshot that has all chapters."""
     document = json.loads(snapshot.state)
     state = JobState.model_validate_json(document["state"])
-    for number in sorted(snapshot.chapters):
-        chapter = Chapter.model_validate_json(snapshot.chapters[number])
-        state.history += chapter.history
-        state.chronicle += chapter.chronicle
-    versions, told = range(state.version + 1), range(1, document["told"] + 1)
-    if [record.version for record in state.history] != list(versions) or [
-        entry.number for entry in state.chronicle
-    ] != list(told):
+    chapters = [Chapter.model_validate_json(text) for _, text in sorted(snapshot.chapters.items())]
+    texts = (chapter.history for chapter in chapters)
+    state.history = History.of_chapters(dict(zip(sorted(snapshot.chapters), texts, strict=True)))
+    state.chronicle = [entry for chapter in chapters for entry in chapter.chronicle]
+    told = range(1, document["told"] + 1)
+    if len(state.history) != state.version + 1 or [entry.number for entry in state.chronicle] != list(told):
         # A store that evicts keys has dropped chapters that were saved earlier.
         raise ValueError("chapters of its history are missing")
     for point, memory in job.memories.items():
@@ -55,6 +54,7 @@ def restore(job: Job, snapshot: Snapshot) -> None:
 
 
 def _chapter(state: JobState, number: int) -> Chapter:
-    first, end = number * CHAPTER, (number + 1) * CHAPTER
+    assert isinstance(state.history, History), "others keep their histories themselves"
+    first, end = number * history.CHAPTER, (number + 1) * history.CHAPTER
     since, until = (bisect_left(state.chronicle, at, key=lambda entry: entry.newest) for at in (first, end))
-    return Chapter(history=state.history[first:end], chronicle=state.chronicle[since:until])
+    return Chapter(history=state.history.text(number), chronicle=state.chronicle[since:until])

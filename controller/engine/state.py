@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from hansa.common.values.bounds import Value
-from hansa.common.values.history import Account, Findings, Hop, Version
+from hansa.common.values.history import Account, Findings, Hop
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Evaluation, Profile
@@ -17,9 +17,9 @@ from hansa.controller.engine.orders import Examine, Merge, Order
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.outline import Outline
 from hansa.controller.plugin.view import Contribution
+from hansa.controller.values.history import History, Records
 from hansa.controller.values.members import Member
 
-CHAPTER = 256  # versions in a chapter of the history, the unit that snapshots write
 Status = Literal["waiting", "running", "completed", "failed", "cancelled"]
 Phase = Literal["gathering", "surveying", "initialising", "probing", "training", "closing", "ended"]
 # The phases in which the community model may change.
@@ -84,6 +84,15 @@ class Kept(Value):
 
     key: ModelKey
     digest: str
+
+
+class Best(Value):
+    """The best version so far."""
+
+    version: int
+    metric: str
+    value: float
+    score: float  # the larger, the better
 
 
 class Participation(BaseModel):
@@ -160,6 +169,9 @@ class JobState(BaseModel):
     # The models that its server update started from or carries on, with digests.
     basis: dict[ModelKey, str] = {}
     models: set[ModelKey] = set()  # in the store
+    saved: dict[int, ModelKey] = {}  # the versions that `keep` wants, besides what the job itself needs
+    best: Best | None = None
+    since_best: set[int] = set()  # newer versions that count, as long as `stop.patience` counts them
     unmerged: set[ModelKey] = set()  # updates that no merge has taken yet
     bases: dict[ModelKey, ModelKey] = {}  # what unmerged updates are laid over, or what they differ from
     init_tried: set[SiteName] = set()  # sites that could not build or describe the first model
@@ -172,7 +184,9 @@ class JobState(BaseModel):
     bytes_down: int = 0
     offered: int = 0  # the newest version that the evaluation plan was asked about
     covered: int | None = None  # the newest version whose metrics count
-    history: list[Version] = []  # by version, from 0 on
+    merged: int = 0  # updates that are part of a version
+    lost: int = 0  # updates that did not arrive, in all versions
+    history: Records = Field(default_factory=History)  # by version, from 0 on
     chronicle: list[Happening] = []  # what happened, told for people
     told: dict[str, int] = {}  # how often it told of each site since the newest version
 

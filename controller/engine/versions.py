@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from hansa.common.values.history import Findings, Hop, Measured, Version
-from hansa.common.values.ids import ModelKey, SiteName, moment_key, reference_key
+from hansa.common.values.ids import ModelKey, SiteName, community_key, moment_key, reference_key
 from hansa.controller.engine.job import Job
+from hansa.controller.engine.state import Best
 from hansa.controller.engine.subjects import OfHop, OfUpdate, OfVersion, Subject
 
 
@@ -37,8 +38,35 @@ def enter(job: Job, record: Version, key: ModelKey, moments: Mapping[str, str] |
     if not record.version and job.rule.may_restart:
         job.state.first = key
         job.retention.hold(key)
+    job.state.saved[record.version] = key
+    job.retention.hold(key)
+    update_kept(job)
     job.state.history.append(record)
+    job.state.merged += len(record.updates)
+    job.state.lost += len(record.lost)
     job.touch(record.version)
+    job.touch(max(0, record.version - 1))  # nobody will be asked to evaluate it any more
+
+
+def update_kept(job: Job) -> None:
+    """Stop keeping versions that are not the best, among the newest, or one of every so many."""
+    keep, state = job.spec.keep, job.state
+    for version in list(state.saved):
+        newest = version > state.version - keep.last
+        is_best = state.best is not None and version == state.best.version
+        if not (newest or is_best or (keep.every and version and version % keep.every == 0)):
+            job.retention.release(state.saved.pop(version))
+
+
+def keep_best(job: Job, best: Best) -> None:
+    """Keep a version as the best; its evaluation is just over, so the store still has its model."""
+    state = job.state
+    if best.version not in state.saved:
+        key = community_key(job.id, best.version)
+        state.saved[best.version] = key
+        job.retention.hold(key)
+    state.best, state.since_best = best, set()
+    update_kept(job)
 
 
 def _keep_basis(job: Job, version: int, moments: Mapping[str, str]) -> None:

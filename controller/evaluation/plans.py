@@ -110,7 +110,7 @@ def pool(reports: Sequence[Evaluation]) -> dict[str, float]:
     total = sum(report.n for report in reports)
     if not total:
         return {}
-    metrics = {"loss": sum(report.loss_sum for report in reports) / total} | _shares(_alike(reports))
+    metrics = {"loss": sum(report.loss_sum for report in reports) / total} | _shares(alike(reports))
     for name in sorted({name for report in reports for name in report.metrics} - metrics.keys()):
         holders = [report for report in reports if name in report.metrics]
         metrics[name] = sum(r.metrics[name] * r.n for r in holders) / sum(r.n for r in holders)
@@ -134,7 +134,7 @@ def _shares(reports: Sequence[Evaluation]) -> dict[str, float]:
     }
 
 
-def _alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
+def alike(reports: Sequence[Evaluation]) -> list[Evaluation]:
     """Return the reports that count the same classes or labels as most do.
 
     One site must not hide the others' results. There are none if no number of classes or labels has a

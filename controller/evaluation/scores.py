@@ -39,20 +39,20 @@ def pooled(reports: Sequence[Evaluation]) -> np.ndarray:
 
 def micro_f1(confusion: np.ndarray) -> float:
     """Return 2TP / (2TP + FP + FN) over all classes; with one label per example this equals the accuracy."""
-    return micro_f1_of_labels(_by_class(confusion))
+    return micro_f1_of_labels(by_class(confusion))
 
 
 def macro_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 of the classes that occur, as truth or as prediction."""
-    return macro_f1_of_labels(_by_class(confusion))
+    return macro_f1_of_labels(by_class(confusion))
 
 
 def weighted_f1(confusion: np.ndarray) -> float:
     """Return the mean F1 of the classes, each weighted by the number of its examples."""
-    return weighted_f1_of_labels(_by_class(confusion))
+    return weighted_f1_of_labels(by_class(confusion))
 
 
-def _by_class(confusion: np.ndarray) -> np.ndarray:
+def by_class(confusion: np.ndarray) -> np.ndarray:
     """Return TP, FP and FN of each class."""
     right = np.diag(confusion)
     return np.stack([right, confusion.sum(axis=0) - right, confusion.sum(axis=1) - right], axis=1)

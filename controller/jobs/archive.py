@@ -34,7 +34,7 @@ def summary_of(runner: JobRunner) -> Summary:
     state = runner.machine.state
     assert state.ended is not None, "only jobs that have ended are summed up"
     return Summary(
-        view=runner.view(history=False),
+        view=runner.list_view(),
         submitted=state.submitted,
         ended=state.ended,
         models=frozenset(state.models),

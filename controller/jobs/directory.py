@@ -75,8 +75,7 @@ class Jobs:
         """Return the views of all jobs for a list, newest first."""
         views = {(summary.submitted, job): summary.view for job, summary in self.archive.summaries.items()}
         views |= {
-            (runner.machine.state.submitted, job): runner.view(history=False)
-            for job, runner in self._runners.items()
+            (runner.machine.state.submitted, job): runner.list_view() for job, runner in self._runners.items()
         }
         return [views[place] for place in sorted(views, reverse=True)]
 

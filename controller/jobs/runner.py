@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -11,6 +11,7 @@ from hansa.common.plugins.check import ANYTHING
 from hansa.common.process import faults
 from hansa.common.process.clock import Clock
 from hansa.common.values.errors import InvalidInput, InvalidJob, Stale, one_line, reason
+from hansa.common.values.history import VersionView
 from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.resolved import ModelOrigin, Resolved
@@ -26,7 +27,7 @@ from hansa.controller.fleet.sessions import DaemonRole, Session
 from hansa.controller.jobs.chores import Chores, Traffic
 from hansa.controller.jobs.delivery import Delivery
 from hansa.controller.jobs.records import Records
-from hansa.controller.jobs.views import Surroundings, job_view, origin_of
+from hansa.controller.jobs.views import Surroundings, history_views, job_view, origin_of
 from hansa.controller.rulebook.resolve import resolved
 from hansa.controller.storage.journal import Entry
 from hansa.controller.storage.stores import Store
@@ -275,19 +276,29 @@ class JobRunner:
         return origin_of(self.machine, version, self.resolved)
 
     def whole_view(self) -> JobView:
-        """Return the job as `hansa job show` shows it."""
-        return self.view().model_copy(update={"resolved": self.resolved})
+        """Return the job with its defaults filled in, without its history."""
+        return self.view_with().model_copy(update={"resolved": self.resolved})
 
-    def view(self, history: bool = True, since: int = 0) -> JobView:
-        """Return the job as operators see it; of its history, the versions from `since` on."""
-        around = Surroundings(
+    def list_view(self) -> JobView:
+        """Return the job as lists of jobs show it."""
+        return job_view(self.machine, self._surroundings(), people=False)
+
+    def view(self, since: int = 0) -> JobView:
+        """Return the job as operators see it, with the versions from `since` on."""
+        return self.view_with(history_views(self.machine, since))
+
+    def view_with(self, history: Iterable[VersionView] = (), survey: bool = True) -> JobView:
+        """Return the job as operators see it, with these versions."""
+        return job_view(self.machine, self._surroundings(), history=history, survey=survey)
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(
             fleet=self._fleet,
             now=self.now(),
             bytes_up=self.traffic.up,
             bytes_down=self.traffic.down,
             trouble=self._workers.trouble,
         )
-        return job_view(self.machine, around, history, since)
 
 
 def _is_merge(effect: ef.Effect) -> bool:

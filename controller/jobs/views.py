@@ -1,18 +1,19 @@
 """A job as operators see it: its progress, its versions and what its sites are doing."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 from hansa.common.job.check import located
 from hansa.common.process.clock import iso
-from hansa.common.values.history import Findings, Version, VersionView
-from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.errors import NotFound
+from hansa.common.values.history import Findings, Version, VersionView, brief_findings
+from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import EventView, JobView, Shortfall, SiteProgress, SurveyView
-from hansa.common.values.words import in_order
+from hansa.common.values.words import in_order, listed
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine
@@ -56,11 +57,18 @@ def _needs(machine: Machine) -> str:
 
 
 def job_view(
-    machine: Machine, around: Surroundings, history: bool = True, since: int = 0, sites: bool = True
+    machine: Machine,
+    around: Surroundings,
+    *,
+    people: bool = True,
+    sites: bool = True,
+    survey: bool = True,
+    history: Iterable[VersionView] = (),
 ) -> JobView:
-    """Return a job as operators see it, with its sites and the versions from `since` on, or without both.
+    """Return a job as operators see it, with a part of its history.
 
-    Without `sites`, only the sites are left out.
+    Without `people` nothing is in it that grows with the number of sites; without `sites`, only what they are
+    doing is left out.
     """
     state, spec = machine.state, machine.spec
     newest = state.history[state.covered] if state.covered is not None else None
@@ -86,15 +94,61 @@ def job_view(
         examples=newest.examples if newest else 0,
         examples_total=newest.examples_total if newest else None,
         drawn=newest.drawn if newest else None,
-        test=_of_test_sites(machine, newest) if newest else None,
+        test=_brief_test(machine, newest) if newest else None,
         bytes_up=state.bytes_up + around.bytes_up,
         bytes_down=state.bytes_down + around.bytes_down,
-        sites=tuple(_site_views(machine, around.fleet)) if history and sites else (),
+        best=state.best.version if state.best else None,
+        kept=tuple(models_of(machine)) if people else (),
+        keep=spec.keep,
+        sites=tuple(_site_views(machine, around.fleet)) if people and sites else (),
         evaluators=len(state.evaluators),
-        shortfalls=_shortfalls(machine) if history else (),
-        survey=_survey_view(machine) if history and not since else None,
-        history=tuple(history_views(machine, since)) if history else (),
+        shortfalls=_shortfalls(machine) if people else (),
+        survey=_survey_view(machine) if people and survey else None,
+        history=tuple(history),
     )
+
+
+def models_of(machine: Machine) -> dict[int, ModelKey]:
+    """Return the models that operators can fetch, by version."""
+    state = machine.state
+    kept = dict(sorted(state.saved.items()))
+    return kept if state.current is None else kept | {state.version: state.current}
+
+
+def model_of(machine: Machine, wanted: int | str) -> tuple[int, ModelKey]:
+    """Return a version (best, last or a number) and where its model is; raise NotFound if it is not kept."""
+    state, models = machine.state, models_of(machine)
+    if state.current is None:
+        raise NotFound(f"job {machine.job} has no model yet")
+    if wanted == "best":
+        if state.best is None:
+            raise NotFound(f"job {machine.job} has no best version: {_why_no_best(machine)}")
+        wanted = state.best.version
+    version = state.version if wanted == "last" else int(wanted)
+    if version not in models:
+        best = state.best.version if state.best else None
+        names = [f"{each} (best)" if each == best else str(each) for each in models]
+        what = "is not kept" if version < state.version else "does not exist"
+        raise NotFound(
+            f"version {version} of job {machine.job} {what}; kept: {listed(names, 20)}; `keep` in the job"
+            " file says which versions are kept"
+        )
+    return version, models[version]
+
+
+def _why_no_best(machine: Machine) -> str:
+    history, keep = machine.state.history, machine.spec.keep
+    if keep.best is None:
+        return "its `keep.best` is null"
+    remarks = [remark for remark in machine.state.remarks if remark.startswith("keep.best")]
+    if remarks:
+        return remarks[-1]
+    if any(record.validation is not None for record in history):
+        return (
+            "its evaluators use test data, by which no version is chosen; in a job file with `keep: {best:"
+            " {metric: accuracy}}` they also evaluate on validation data"
+        )
+    return "no version was evaluated on enough examples yet (evaluate.min_coverage)"
 
 
 def event_view(entry: Happening) -> EventView:
@@ -145,6 +199,11 @@ def _of_test_sites(machine: Machine, record: Version) -> Findings | None:
     return record.test.model_copy(update={"metrics": metrics})
 
 
+def _brief_test(machine: Machine, record: Version) -> Findings | None:
+    findings = _of_test_sites(machine, record)
+    return brief_findings(findings) if findings else None
+
+
 def _survey_view(machine: Machine) -> SurveyView | None:
     state = machine.state
     if not state.surveyed:
@@ -158,18 +217,25 @@ def _survey_view(machine: Machine) -> SurveyView | None:
     )
 
 
-def history_views(machine: Machine, since: int) -> Iterator[VersionView]:
-    """Yield the versions of a job from `since` on as operators see them."""
-    for record in machine.state.history[max(since, 0) :]:
+def history_views(
+    machine: Machine, since: int = 0, versions: Iterable[int] | None = None, detail: bool = True
+) -> Iterator[VersionView]:
+    """Yield versions of a job as operators see them: those from `since` on, or those that are named."""
+    history = machine.state.history
+    for version in range(max(since, 0), len(history)) if versions is None else versions:
+        record = history[version]
         awaited = machine.awaits(record)
         evaluated = bool(record.examples) and not awaited
-        settled = evaluated or machine.ended or (record.version < machine.state.version and not awaited)
         shown = dict(record) | {
             "metrics": _metrics(machine, record),
+            "test": _of_test_sites(machine, record),
             "evaluated": evaluated,
-            "settled": settled,
+            "settled": evaluated or machine.ended or (version < machine.state.version and not awaited),
+            "final": machine.is_final(record),
+            "update_count": len(record.updates),
         }
-        yield VersionView.model_construct(**shown | {"test": _of_test_sites(machine, record)})
+        view = VersionView.model_construct(**shown)
+        yield view if detail else view.brief()
 
 
 def _site_views(machine: Machine, fleet: Sessions) -> Iterator[SiteProgress]:

@@ -11,14 +11,16 @@ from concurrent.futures import TimeoutError as TooLate
 from contextlib import contextmanager
 from threading import Thread
 
+from cryptography import x509
 from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from hansa import __version__
 from hansa.common.rpc.channel import is_loopback, parse_address
-from hansa.common.rpc.tls import ServerTls
+from hansa.common.rpc.tls import Credentials, ServerTls
 from hansa.common.values.errors import InvalidInput, Taken
+from hansa.common.values.metrics import USUAL
 from hansa.controller.audit.log import Audit
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.directory import Jobs
@@ -27,7 +29,7 @@ from hansa.controller.metrics.server import bound
 from hansa.controller.work.workers import Workers
 
 PATIENCE = 5.0  # seconds for the event loop to answer
-SHOWN = 20  # ended jobs that are shown, besides all jobs under way
+LINGER = 600.0  # seconds for which a job that has ended is shown, so that its last numbers are scraped
 BUCKETS = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0)  # seconds of training
 
 
@@ -59,10 +61,11 @@ class ControllerCollector(Collector):
         workers: Workers,
         audit: Audit,
         times: TaskTimes,
+        tls: ServerTls | None,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self._jobs, self._fleet, self._workers, self._audit = jobs, fleet, workers, audit
-        self._times, self._loop = times, loop
+        self._times, self._tls, self._loop = times, tls, loop
 
     def collect(self) -> Iterable[Metric]:
         """Ask the event loop for a snapshot; this runs on the thread of a scrape."""
@@ -85,10 +88,17 @@ class ControllerCollector(Collector):
         yield _gauge("hansa_info", "Always 1.", {(__version__,): 1}, ["version"])
         roles: Counter[tuple[str, ...]] = Counter((session.role,) for session in self._fleet.sessions)
         yield _gauge("hansa_daemons", "Connected daemons.", roles, ["role"])
-        states: dict[tuple[str, ...], int] = {(name,): n for name, n in self._jobs.statuses().items()}
+        states: dict[tuple[str, ...], float] = {(name,): n for name, n in self._jobs.statuses().items()}
         yield _gauge("hansa_jobs", "Jobs.", states, ["status"])
         usable = 0 if self._workers.trouble else 1
         yield _gauge("hansa_store_usable", "Whether the store and the journal can be used.", {(): usable})
+        if self._tls:
+            yield _gauge(
+                "hansa_certificate_expiry_seconds",
+                "When it expires, in seconds since the epoch; of authorities, the first that does.",
+                self._expiries(self._tls.credentials),
+                ["certificate"],
+            )
         audit = CounterMetricFamily("hansa_audit_records", "Audit records since the start.", labels=["what"])
         for what, count in self._audit.counts.items():
             audit.add_metric([what], count)
@@ -99,6 +109,12 @@ class ControllerCollector(Collector):
             buckets=self._times.buckets(),
             sum_value=self._times.total,
         )
+
+    @staticmethod
+    def _expiries(credentials: Credentials) -> dict[tuple[str, ...], float]:
+        authorities = x509.load_pem_x509_certificates(credentials.authorities)
+        first = min(each.not_valid_after_utc for each in authorities)
+        return {("controller",): credentials.caller.ends.timestamp(), ("authority",): first.timestamp()}
 
     def _of_jobs(self) -> Iterator[Metric]:
         labels = ["job", "name"]
@@ -112,37 +128,43 @@ class ControllerCollector(Collector):
             "hansa_job_open_tasks": "Tasks whose results sites have yet to return.",
             "hansa_job_waiting_merges": "Merges that are due but not done.",
             "hansa_job_staleness_versions": "Mean staleness of contributions to the newest community model.",
+            "hansa_job_accuracy": "Accuracy of the newest version that was evaluated on enough examples.",
+            "hansa_job_loss": "Loss of the same version.",
             "hansa_job_lost_updates": "Updates that did not arrive or were refused, in all rounds.",
         }
         metrics: dict[str, CounterMetricFamily | GaugeMetricFamily] = {
             **{name: CounterMetricFamily(name, text, labels=labels) for name, text in counters.items()},
             **{name: GaugeMetricFamily(name, text, labels=labels) for name, text in gauges.items()},
         }
-        runners = self._jobs.newest_first
-        ended = [runner for runner in runners if runner.machine.ended][:SHOWN]
-        for runner in [*(runner for runner in runners if not runner.machine.ended), *ended]:
+        for runner in filter(_is_shown, self._jobs.newest_first):
             for name, value in _numbers(runner).items():
                 metrics[name].add_metric([runner.id, runner.machine.spec.name], value)
         yield from metrics.values()
 
 
+def _is_shown(runner: JobRunner) -> bool:
+    ended = runner.machine.state.ended
+    return ended is None or runner.now() - ended < LINGER
+
+
 def _numbers(runner: JobRunner) -> dict[str, float]:
-    state, view = runner.machine.state, runner.view(history=False)
+    state, view = runner.machine.state, runner.list_view()
     staleness = [update.staleness[0] for update in state.history[-1].updates] if state.history else []
     return {
         "hansa_job_rounds": view.rounds,
-        "hansa_job_commits": sum(len(record.updates) for record in state.history),
+        "hansa_job_commits": state.merged,
         "hansa_job_bytes_up": view.bytes_up,
         "hansa_job_bytes_down": view.bytes_down,
         "hansa_job_open_tasks": len(state.tasks),
         "hansa_job_waiting_merges": len(state.queue),
         "hansa_job_staleness_versions": sum(staleness) / len(staleness) if staleness else 0,
-        "hansa_job_lost_updates": sum(len(record.lost) for record in state.history),
+        "hansa_job_lost_updates": state.lost,
+        **{f"hansa_job_{name}": value for name in USUAL if (value := view.metrics.get(name)) is not None},
     }
 
 
 def _gauge(
-    name: str, text: str, values: Mapping[tuple[str, ...], int], labels: list[str] | None = None
+    name: str, text: str, values: Mapping[tuple[str, ...], float], labels: list[str] | None = None
 ) -> Metric:
     gauge = GaugeMetricFamily(name, text, labels=labels or [])
     for words, value in values.items():

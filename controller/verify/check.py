@@ -130,6 +130,7 @@ def _digests(machine: Machine, current: ModelKey, updates: Mapping[ModelKey, str
     recorded = {**updates}
     recorded |= {community_key(machine.job, record.version): record.stored_digest for record in state.history}
     digests = {kept.key: kept.digest for by_name in state.kept.values() for kept in by_name.values()}
+    digests |= {key: state.history[version].stored_digest for version, key in state.saved.items()}
     digests |= state.basis | {current: state.history[-1].stored_digest}
     digests |= {key: recorded[key] for key in state.models if key in recorded}
     if state.reference is not None and machine.spec.reference:

@@ -69,7 +69,7 @@ async def finished(client: AsyncClient, spec: JobSpec) -> JobView:
     submitted = (await client.submit(spec)).view
     last: JobView = submitted
     history: dict[int, VersionView] = {}
-    async for last in client.views(submitted.job):
+    async for last in client.views(submitted.job, detail=True):
         history |= {entry.version: entry for entry in last.history}
     return last.model_copy(update={"history": tuple(entry for _, entry in sorted(history.items()))})
 

@@ -5,6 +5,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.values.history import brief_findings
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Evaluate, Task
 from hansa.controller.jobs.runner import JobRunner
@@ -71,4 +72,6 @@ async def test_a_standing_fleet_holds_out_the_sites_that_a_job_names(tmp_path: P
         assert (view.examples, view.examples_total) == (4, 4)
         assert view.test is not None
         assert (view.test.examples, view.test.metrics) == (4, view.metrics)
-        assert view.history[-1].test == view.test
+        assert view.history[-1].test is not None
+        assert set(view.history[-1].test.evaluations) == {"t"}
+        assert brief_findings(view.history[-1].test) == view.test

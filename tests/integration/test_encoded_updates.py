@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +113,7 @@ def decoded(sent: Arrays, model: Arrays) -> Arrays:
     return {"weight": base + moved, "bias": bias, "running_var": sent["running_var"].astype(np.float64)}
 
 
-def recompute(history: list[Version], log: Log, last: Arrays) -> int:
+def recompute(history: Sequence[Version], log: Log, last: Arrays) -> int:
     """Compute every version again from the payloads; return how many were compared."""
     models = log.models | {len(history) - 1: last}
     for record in history[1:]:

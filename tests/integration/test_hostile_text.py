@@ -15,8 +15,9 @@ from hansa.common.rpc import codec, task_codec
 from hansa.common.rpc.channel import CLIENT
 from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.history import Hop, Score, Update, VersionView
+from hansa.common.values.history import Hop, Score, SiteEvaluation, Update, VersionView
 from hansa.common.values.ids import PROTOCOL
+from hansa.common.values.keep import BestSpec, KeepSpec
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import DaemonView, EventView, JobView, SiteProgress, StatusView, SurveyView
@@ -254,6 +255,9 @@ class HostileController:
     async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
         return operator_pb2.ListReply(views_json=[hostile(JOB_VIEW)] * 2)
 
+    async def History(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        yield operator_pb2.HistoryReply(versions_json=[hostile(version) for version in JOB_VIEW.history])
+
     async def Watch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         for state in ("waiting", "running", "completed"):
             yield operator_pb2.JobReply(view_json=hostile(JOB_VIEW, status=state))
@@ -308,6 +312,7 @@ JOB_VIEW = JobView(
             updates=[Update(site="a", weight=1.0, steps=1, metrics={"loss": 0.5})],
             scores={"a": Score(basis="x", coverage=1.0, missing={"b": "x"})},
             lost={"b": "x"},
+            evaluations={"a": SiteEvaluation(examples=3, metrics={"loss": 0.5})},
             hops=(
                 Hop(hop=1, seconds=1, trained=1, sites=("a",), skipped=0, divergence=0.5, lost={"a": "x"}),
             ),
@@ -342,6 +347,9 @@ def hostile(view: Any, **fixed: Any) -> str:
         *VersionView.model_fields,
         *Hop.model_fields,
         *Score.model_fields,
+        *SiteEvaluation.model_fields,
+        *KeepSpec.model_fields,
+        *BestSpec.model_fields,
         *Update.model_fields,
         *SurveyView.model_fields,
     }

@@ -28,7 +28,7 @@ from tests.hostile_text import NASTY, require_clean
 from tests.support import LightSite, ended, filled, job, nothing, sealed, serving, small_spec, wait_for_ever
 
 
-async def exported(folder: Path, file: Path, version: int | None = None, **changes: object) -> str:
+async def exported(folder: Path, file: Path, version: int | str = "last", **changes: object) -> str:
     """Run a small job to its end and export one of its models; return the job's id."""
     async with serving(folder) as served, LightSite(served.address, "a").attending():
         async with AsyncClient(served.address) as client:

@@ -137,7 +137,7 @@ async def test_an_ended_job_is_read_in_full_when_it_is_asked_for(scene: Scene) -
             assert (
                 shown.model_copy(update={"resolved": None}) == before
             )  # the resolved job is of no view but this
-        assert [view async for view in client.views(done.id)] == [before]
+        assert [view async for view in client.views(done.id, detail=True)] == [before]
         manifest, _, _ = await client.model(done.id)
         assert manifest.digest.hex() == done.machine.state.history[-1].digest
         with pytest.raises(Refused, match="has already ended: completed"):

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from hansa.controller.engine import job as engine_job
-from hansa.controller.engine import snapshots
 from hansa.controller.jobs import records
 from hansa.controller.storage.backends import opened
+from hansa.controller.values import history
 from hansa.controller.verify.check import verify
 from tests.redis_server import RedisServer
 from tests.support import LightSite, ended, job, nothing, serving
@@ -19,8 +18,7 @@ async def test_a_job_that_goes_on_from_its_snapshot_agrees_with_its_journal(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
-    for module in (engine_job, snapshots):
-        monkeypatch.setattr(module, "CHAPTER", 4)
+    monkeypatch.setattr(history, "CHAPTER", 4)
     store = f"disk:{tmp_path / 'store'}"
     if kind == "redis":
         server: RedisServer = request.getfixturevalue("redis")
@@ -62,8 +60,7 @@ async def test_a_job_with_a_damaged_snapshot_is_replayed_from_its_first_event(
 ) -> None:
     """A store that evicts keys may have dropped chapters; the rest is not a complete history."""
     monkeypatch.setattr(records, "SNAPSHOT_EVERY", 10)
-    for module in (engine_job, snapshots):
-        monkeypatch.setattr(module, "CHAPTER", 4)
+    monkeypatch.setattr(history, "CHAPTER", 4)
     spec = job(rule="async-fedavg", pace={"updates": 30})
     async with serving(tmp_path) as served, LightSite(served.address, "a").attending():
         runner = await served.submit(spec, None, nothing())

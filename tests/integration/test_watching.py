@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import socket
 import ssl
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -83,7 +84,11 @@ def scrape(url: str, context: ssl.SSLContext | None = None) -> dict[str, float]:
 
 async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> None:
     times = TaskTimes()
-    async with serving(tmp_path, trained=times.observe) as served, LightSite(served.address, "a").attending():
+    async with (
+        serving(tmp_path, trained=times.observe) as served,
+        LightSite(served.address, "a").attending(),
+        LightSite(served.address, "a", role="evaluator").attending(),
+    ):
         with serving_metrics("127.0.0.1:0", collector(served.federation, times), None) as address:
             await ended(await served.submit(job(pace={"kind": "sync", "rounds": 3}), None, nothing()))
             found = await asyncio.to_thread(scrape, f"http://{address}/metrics")
@@ -92,8 +97,9 @@ async def test_metrics_count_rounds_commits_bytes_and_times(tmp_path: Path) -> N
     assert found["hansa_job_bytes_up_total"] > 0
     assert found["hansa_job_open_tasks"] == 0
     assert found["hansa_training_seconds_count"] == 4  # the first model, too
-    assert found["hansa_daemons"] == 1
+    assert found["hansa_daemons"] == 1  # of each role
     assert found["hansa_store_usable"] == 1
+    assert (found["hansa_job_accuracy"], found["hansa_job_loss"]) == (0.75, 0.5)
     assert found["process_resident_memory_bytes"] > 1 << 20
     assert {"hansa_job_staleness_versions", "hansa_job_waiting_merges", "hansa_audit_records_total"} <= set(
         found
@@ -108,13 +114,16 @@ async def test_metrics_leave_the_machine_only_over_tls_to_those_with_a_certifica
             with serving_metrics("0.0.0.0:0", collector(served.federation, TaskTimes()), None):
                 pass
         port = free_port()
-        with serving_metrics(f"0.0.0.0:{port}", collector(served.federation, TaskTimes()), ServerTls(hub)):
+        tls = ServerTls(hub)
+        with serving_metrics(f"0.0.0.0:{port}", collector(served.federation, TaskTimes(), tls), tls):
             url = f"https://127.0.0.1:{port}/metrics"
             context = ssl.create_default_context(cafile=str(alice / files.CA))
             with pytest.raises((urllib.error.URLError, ssl.SSLError, ConnectionError)):
                 await asyncio.to_thread(scrape, url, context)
             context.load_cert_chain(alice / files.CERTIFICATE, alice / files.KEY)
-            assert "hansa_store_usable" in await asyncio.to_thread(scrape, url, context)
+            found = await asyncio.to_thread(scrape, url, context)
+            assert "hansa_store_usable" in found
+            assert found["hansa_certificate_expiry_seconds"] > time.time()
             with pytest.raises(Taken):
                 with serving_metrics(f"127.0.0.1:{port}", collector(served.federation, TaskTimes()), None):
                     pass

@@ -55,6 +55,7 @@ def _tally(job: Job, findings: Findings, subject: Subject, known: Mapping[SiteNa
     sizes = [known[SiteName(site)] for site in findings.unevaluated.keys() | pending]
     known_total = findings.examples + sum(size for size in sizes if size is not None)
     findings.examples_total = None if None in sizes else known_total
+    findings.measure_coverage()
     if None not in sizes:
         return known_total
     largest = max((size for size in known.values() if size is not None), default=0)

@@ -1,11 +1,10 @@
 """Endings: a job stops training and waits for its last evaluation, or it ends at once."""
 
-from hansa.common.job.spec import TargetSpec
 from hansa.common.values.history import Version
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import share_of
 from hansa.controller.engine import versions
-from hansa.controller.engine.accounts import participation
+from hansa.controller.engine.accounts import best, participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask
 from hansa.controller.engine.handlers import hops
 from hansa.controller.engine.handlers.evaluation import (
@@ -28,7 +27,7 @@ def close(job: Job, reason: str, now: float) -> list[Effect]:
     state = job.state
     if state.version < 0:
         return end(job, "failed", f"{reason} before there was a model", now)
-    if state.version > 0 and not any(record.updates for record in state.history):
+    if state.version > 0 and not state.merged:
         return end(job, "failed", f"{reason}, but no site delivered an update in time", now)
     state.phase = "closing"
     state.reason = reason
@@ -65,6 +64,8 @@ def end(job: Job, status: Status, reason: str, now: float, site: SiteName | None
     examinations.release_all(job)
     versions.release_first(job)
     versions.release_reference(job)
+    if state.version >= 0:
+        job.touch(state.version)  # it is final now
     state.status, state.reason, state.failed_site = status, reason, site
     state.phase, state.ended = "ended", now
     return [*effects, *job.retention.drop_idle(), JobEnded(status, reason)]
@@ -87,7 +88,7 @@ def consider(job: Job, record: Version, now: float) -> list[Effect]:
         return complete(job, now)
     effects: list[Effect] = []
     if job.state.phase in MERGING and not is_awaited(job, record):
-        reason = _target_reached(job, record)
+        reason = _target_reached(job, record) or best.patience_lost(job)
         effects = close(job, reason, now) if reason else offer(job, now)
     return effects + job.retention.drop_idle()
 
@@ -109,13 +110,9 @@ def _target_reached(job: Job, record: Version) -> str:
     if target is None or not record.covered:
         return ""
     value = metrics(job, record).get(target.metric)
-    if value is None or not _reached(target, value):
+    if value is None or not target.reached_by(value):
         return ""
     basis = ""
     if record.examples != record.examples_total or record.drawn is not None:
         basis = f" on {share_of(record.examples, record.examples_total, record.drawn)} examples"
     return f"target reached: {target.metric} {value:.4f} at version {record.version}{basis}"
-
-
-def _reached(target: TargetSpec, value: float) -> bool:
-    return value >= target.value if target.metric.startswith("accuracy") else value <= target.value

@@ -16,7 +16,7 @@ from hansa.common.values.history import Findings, Measured, Version, finite
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate
-from hansa.controller.engine.accounts import coverage
+from hansa.controller.engine.accounts import best, coverage, evaluations
 from hansa.controller.engine.effects import Effect, SendTask
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.subjects import OfVersion, Subject
@@ -95,7 +95,12 @@ def offer_last(job: Job) -> list[Effect]:
 def _ask(job: Job, site: SiteName) -> SendTask:
     assert job.state.current is not None
     version = job.state.version
-    work = Evaluate(model=job.state.current, version=version, own_model=job.rule.own_models)
+    work = Evaluate(
+        model=job.state.current,
+        version=version,
+        own_model=job.rule.own_models,
+        both=job.spec.evaluates_twice,
+    )
     return job.issue(site, job.state.round, work, subject=OfVersion(version))
 
 
@@ -133,7 +138,9 @@ def _conclude(job: Job, record: Version) -> None:
     if state.phase != "closing" and record.version == state.offered:
         state.alarms.pop(ALARM, None)
     compute_metrics(job, record, OfVersion(record.version))
+    record.validation = _on_validation_data(job, record)
     coverage.account(job, record, awaited=False)
+    best.consider(job, record)
     if record.version < state.version:
         drop_reports(job, record.version)
 
@@ -182,6 +189,22 @@ def compute_metrics(job: Job, findings: Measured, subject: Subject) -> None:
         _compute(job, findings.test, subject, apart)
 
 
+def _on_validation_data(job: Job, record: Version) -> Findings | None:
+    """Return what the evaluators of a version found on validation data, if some of them used test data."""
+    reports, _ = _split_reports(job, OfVersion(record.version))
+    if all(report.split != "test" for report in reports.values()):
+        return record.validation
+    chosen = {
+        site: report.validation if report.split == "test" else report for site, report in reports.items()
+    }
+    usable = {site: report for site, report in chosen.items() if report is not None and report.n}
+    findings = Findings(examples=sum(report.n for report in usable.values()))
+    if usable:
+        findings.metrics = _combined(job, usable)
+        evaluations.enter(findings, usable)
+    return findings
+
+
 def _compute(job: Job, findings: Findings, subject: Subject, reports: Reports) -> None:
     with calling(job.rule.evaluate) as plan:
         returned = plan.odd(reports)
@@ -192,6 +215,7 @@ def _compute(job: Job, findings: Findings, subject: Subject, reports: Reports) -
         findings.examples -= report.n
         findings.unevaluated[site] = odd[site]
     findings.metrics = _combined(job, fitting)
+    evaluations.enter(findings, fitting)
 
 
 def metrics(job: Job, record: Version) -> Mapping[str, float | None]:

@@ -26,6 +26,7 @@ def settle(job: Job, task: Task, report: Evaluation | None, now: float, trouble:
         findings.examples += report.n - (reports[task.site].n if task.site in reports else 0)
         reports[task.site] = report
         findings.metrics = {}
+        findings.evaluations.pop(task.site, None)
         findings.unevaluated.pop(task.site, None)
         if report.personal:
             findings.personal[task.site] = report.personal
@@ -50,6 +51,7 @@ def _note_examples(job: Job, findings: Findings, site: SiteName, report: Evaluat
     before = job.state.evaluator_examples.get(site)
     if findings.examples_total is not None and before is not None:
         findings.examples_total += report.n - before
+    findings.measure_coverage()
     job.state.evaluator_examples[site] = report.n
 
 

@@ -7,7 +7,8 @@ A model is kept as long as there is a reason to:
 - a part of the rule keeps it,
 - it is the newest community model, or that one's basis: its contributions with what they differ from, the
   version before and moments,
-- versions are compared with it.
+- versions are compared with it,
+- the job's `keep` says so.
 """
 
 from collections import Counter
@@ -28,7 +29,7 @@ class Retention:
             self.hold(*task.models)
         for order in state.orders.values():
             self.hold(*order.reads)
-        self.hold(*state.unmerged, *state.bases.values(), *state.basis)
+        self.hold(*state.unmerged, *state.bases.values(), *state.basis, *state.saved.values())
         for kept in state.kept.values():
             self.hold(*(each.key for each in kept.values()))
         for members in state.members.values():

@@ -282,7 +282,7 @@ class AnyOrder:
         if state.plan:
             needed |= {key for member in self._members(state.plan) for key in member.models}
         needed |= {key for held in state.members.values() for member in held for key in member.models}
-        needed |= {key for key in (state.current, state.reference) if key}
+        needed |= {key for key in (state.current, state.reference) if key} | set(state.saved.values())
         if not self.play.machine.ended:
             needed |= state.unmerged | set(state.bases.values())
         needed |= {kept.key for held in state.kept.values() for kept in held.values()}

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hansa.controller.engine import events as ev
-from hansa.controller.engine import job as engine_job
-from hansa.controller.engine import snapshots
+from hansa.controller.values import history
 from tests.unit.engine.any_jobs import ASYNC_JOBS, ASYNC_TOGETHER, BUFFERED, JOBS, ORDERS, TRAVELS, Step
 from tests.unit.engine.any_order import AnyOrder
 
@@ -29,8 +28,7 @@ def test_under_any_order_of_events_the_engine_keeps_its_promises_and_a_replay_gi
     job: dict[str, Any], given_model: bool, steps: list[Step]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        for module in (engine_job, snapshots):
-            patch.setattr(module, "CHAPTER", 2)  # so that the history of such small jobs has several
+        patch.setattr(history, "CHAPTER", 2)  # so that the history of such small jobs has several
         order = begin(job, given_model)
         for name, pick in steps:
             order.step(name, pick)

@@ -15,7 +15,7 @@ from hansa.common.values.tasks import Train
 from hansa.common.values.views import JobView
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.fleet.sessions import DaemonRole, Session
-from hansa.controller.jobs.views import Surroundings, job_view
+from hansa.controller.jobs.views import Surroundings, history_views, job_view
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.view import Contribution, View
 from hansa.controller.rules.baselines.fedavg import Equal
@@ -207,7 +207,8 @@ class Unattended:
 async def shown(play: Play) -> AsyncIterator[JobView]:
     """Yield the job as operators see it."""
     fleet = Fleet(SystemClock(), Unattended(), 5, 15)
-    yield job_view(play.machine, Surroundings(fleet, play.now, 0, 0, ""))
+    history = history_views(play.machine)
+    yield job_view(play.machine, Surroundings(fleet, play.now, 0, 0, ""), history=history)
 
 
 async def test_a_site_may_be_the_last_to_train_two_slots_and_everything_adds_up(
