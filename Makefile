@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test check fmt protos bench clean
+.PHONY: help setup run test test-all check fmt protos bench clean
 
 help:  ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create the virtual environment and install Hansa into it
 
@@ -22,7 +22,10 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP)  ## run a federation of five sites on this machine (examples/digits)
 	@$(BIN)/hansa run examples/digits/job.yaml
 
-test: $(STAMP)  ## run all tests
+test: $(STAMP)  ## run the tests, except slow ones
+	@$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'not slow'
+
+test-all: $(STAMP)  ## run all tests, with clusters, hosts of their own and browsers
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -q
 
 check: $(STAMP)  ## check style, types, import layers and generated code

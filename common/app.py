@@ -9,7 +9,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from hansa.common.data.examples import ALL, Examples, check_examples, joined
+from hansa.common.data.lazy import AnyExamples, Origin, check_dataset, joined_lazily
 from hansa.common.data.own import read_site
 from hansa.common.data.site_files import own_test_rows
 from hansa.common.values.bounds import COLUMNS
@@ -26,13 +27,16 @@ from hansa.common.values.stated import OWN, Stated, TaskKind
 from hansa.common.values.training import OptimizerSpec
 
 log = logging.getLogger(__name__)
+WORKERS = 64  # processes that read for one app
 
 
 @dataclass(frozen=True)
 class TrainingRun:
     """What a user's own `train` function gets besides the model: data, settings, a way to report progress."""
 
-    examples: Examples
+    examples: (
+        Any  # Examples; or, if the app's data are a Dataset, a map-style Dataset of the rows to train on
+    )
     epochs: int
     batch_size: int
     optimizer: OptimizerSpec
@@ -55,8 +59,11 @@ class App:
     model:      returns the network (a torch module), or, with `train` and `evaluate`, a dict of numpy arrays
     task:       "classification" (labels 0 … classes-1), "multilabel" (rows of 0 and 1) or "regression"
     classes:    the number of classes, or of labels of which an example may have several
-    data:       (path, split) -> Examples for split "train" or "test";
+    data:       (path, split) -> Examples, or a map-style Dataset, for split "train" or "test";
                 default: .npz, .csv, .parquet, folders of images
+    collate:    for a Dataset: (examples) -> batch; default: torch's default_collate
+    augment:    for a Dataset: (example) -> example, in training only, such as a random crop
+    workers:    for a Dataset: processes that read batches ahead; default: none
     label:      the column of a table that is the label; default: y, label, target, class, or the last
     columns:    the columns of a table that are the features, in this order; default: all columns of numbers
     class_names: the labels, if they are words; in alphabetical order, which numbers them 0, 1, 2 …
@@ -64,20 +71,24 @@ class App:
                 default: cross-entropy (binary, for multilabel) or mean squared error
     transform:  applied to each batch of features, in training only, such as augmentation
     train:      (arrays, TrainingRun) -> arrays, for any other framework
-    evaluate:   (arrays, Examples) -> Evaluation
+    evaluate:   (arrays, Examples or Dataset) -> Evaluation
     """
 
     model: Callable[[], Any]
     task: TaskKind = "classification"
     classes: int | None = None
-    data: Callable[[Path, str], Examples] | None = None
+    data: Callable[[Path, str], Any] | None = None
     loss: Callable[[Any, Any], Any] | None = None
     transform: Callable[[Any], Any] | None = None
     train: Callable[[dict[str, np.ndarray], TrainingRun], Mapping[str, np.ndarray]] | None = None
-    evaluate: Callable[[dict[str, np.ndarray], Examples], Evaluation] | None = None
+    evaluate: Callable[[dict[str, np.ndarray], Any], Evaluation] | None = None
     label: str | None = None
     columns: tuple[str, ...] = ()
     class_names: tuple[str, ...] = ()
+    collate: Callable[[list[Any]], Any] | None = None
+    augment: Callable[[Any], Any] | None = None
+    workers: int = 0
+    ref: str = field(default="", init=False, compare=False, repr=False)  # what `load_app` found it by
 
     def __post_init__(self) -> None:
         if self.task not in get_args(TaskKind):
@@ -104,10 +115,16 @@ class App:
             raise InvalidApp(
                 "label=, columns= and class_names= are for tables that Hansa reads; data= reads them itself"
             )
+        if not isinstance(self.workers, int) or not 0 <= self.workers <= WORKERS:
+            raise InvalidApp(f"workers= is a number of processes that read batches ahead: 0 to {WORKERS}")
+        if self.data is None and (self.collate or self.augment or self.workers):
+            raise InvalidApp(
+                "collate=, augment= and workers= are for a Dataset; give data=, which returns it"
+            )
         if (self.train is None) != (self.evaluate is None):
             raise InvalidApp("give both train= and evaluate=, or neither")
 
-    def measured(self, arrays: Mapping[str, np.ndarray], examples: Examples) -> Evaluation:
+    def measured(self, arrays: Mapping[str, np.ndarray], examples: AnyExamples) -> Evaluation:
         """Evaluate a copy of a model with the user's own function, which must return an Evaluation."""
         assert self.evaluate is not None
         try:
@@ -132,24 +149,36 @@ class App:
         task = OWN if self.evaluate is not None else self.task
         return Stated(task=task, classes=self.classes or 0, source=source, changed=changed)
 
-    def load(self, path: Path, split: str) -> Examples:
+    def load(self, path: Path, split: str) -> AnyExamples:
         """Load a site's data for a split and check that a model can be trained on them.
 
         The splits are "train", "test" and "all". An app's own loader knows only the first two.
         """
+        origin = Origin(self.ref, path, split)
         if split == ALL and self.data is not None:
             training = self.load(path, "train")
             test = own_test_rows(self, path, training)
-            return training if test is None else joined(training, test)
+            if test is None:
+                return training
+            if isinstance(training, Examples) and isinstance(test, Examples):
+                return joined(training, test)
+            return joined_lazily(training, test, origin)
         try:
-            examples = self._read(path, split)
+            data = self._read(path, split)
         except HansaError:
             raise
         except Exception as error:
             raise InvalidData(f"{path}: the app's data loader failed: {one_line(error)}") from error
-        return check_examples(self, examples, path)
+        if not isinstance(data, Examples):
+            return check_dataset(self, data, origin)
+        if self.collate or self.augment or self.workers:
+            raise InvalidData(
+                f"{path}: data= returned arrays (Examples), which are not read one by one: collate=, augment="
+                " and workers= need a Dataset; for arrays there is transform="
+            )
+        return check_examples(self, data, path)
 
-    def _read(self, path: Path, split: str) -> Examples:
+    def _read(self, path: Path, split: str) -> Any:
         if self.data is not None:
             return self.data(path, split)
         data = read_site(self, path, split)
@@ -184,6 +213,7 @@ def load_app(ref: str) -> App:
         raise InvalidApp(f"{ref}: {place} has no attribute {attribute!r}")
     if not isinstance(app, App):
         raise InvalidApp(f"{ref}: {attribute} is of type {type(app).__name__}; it must be a hansa.App")
+    object.__setattr__(app, "ref", ref)  # reader processes load it by that again
     return app
 
 

@@ -6,6 +6,7 @@ from hansa.common.process import faults
 from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions
 from hansa.common.site.shelf import Shelf
+from hansa.common.torch.readers import Readers
 from hansa.common.values.errors import Stale
 from hansa.common.values.tasks import Evaluate, Task
 from hansa.evaluator.measurer import Measurer
@@ -17,7 +18,7 @@ class Evaluator(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self.measurer = Measurer(options, shelf)
+        self.measurer = Measurer(options, shelf, readers=Readers())
 
     async def perform(self, task: Task, cancelled: Event) -> None:
         """Evaluate a model and report the result."""

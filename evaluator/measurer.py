@@ -7,17 +7,19 @@ from typing import Any
 import numpy as np
 
 from hansa.common.app import App
-from hansa.common.data.examples import Examples
-from hansa.common.data.holdout import parts, split
+from hansa.common.data.holdout import parts, rows_of
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.data.standard import standardised
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.stock import Apps, Networks, make_room
 from hansa.common.site.workplace import Workplace
-from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.torch.data import Data
+from hansa.common.torch.lazy import to_data
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import load
+from hansa.common.torch.readers import Readers
 from hansa.common.torch.resident import WHOLE, Resident
-from hansa.common.torch.seeding import seed_generators, task_seed
+from hansa.common.torch.seeding import seed_generators, task_seed, undisturbed
 from hansa.common.torch.statistics import estimate_statistics
 from hansa.common.values.errors import InvalidData, Refused
 from hansa.common.values.ids import JobId
@@ -29,10 +31,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Prepared:
-    """An evaluator's data for a job, as arrays and (for torch apps) as tensors."""
+    """An evaluator's data for a job, as examples and (for torch apps) as batches of tensors."""
 
-    examples: Examples
-    tensors: Tensors | None
+    examples: AnyExamples
+    batches: Data | None
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class PreparedData:
     """The data of an evaluator's jobs."""
 
     prepared: dict[JobId, dict[str, Prepared]] = field(default_factory=dict)  # by split
-    training: dict[JobId, Tensors] = field(default_factory=dict)
+    training: dict[JobId, Data] = field(default_factory=dict)
 
 
 class Measurer:
@@ -52,8 +54,13 @@ class Measurer:
         apps: Apps,
         shared: Networks | None = None,
         data: PreparedData | None = None,
+        readers: Readers | None = None,
     ) -> None:
-        """Sites that are simulated in one process have `shared` networks, and their data are kept apart."""
+        """Sites that are simulated in one process have `shared` networks, and their data are kept apart.
+
+        `readers` read Datasets ahead, if the app asks for that.
+        """
+        self._readers = readers
         self._options, self._apps = options, apps
         self._networks = shared or Networks(options.device)
         data = data or PreparedData()
@@ -109,21 +116,23 @@ class Measurer:
         seed_generators(task_seed(task))
         if app.evaluate is not None:
             return app.measured({**(network or {}), **arrays}, prepared.examples)
-        assert prepared.tensors is not None
+        assert prepared.batches is not None
         load(network, arrays, resident.sets.backbone)
         if estimates:
             try:
-                estimate_statistics(network, self._training_tensors(app, task))
+                estimate_statistics(network, self._training_batches(app, task))
             except InvalidData as error:  # other sites can evaluate the model; the job goes on without this
                 raise Refused(f"batch-norm statistics cannot be estimated at this site: {error}") from None
-        return measure(app, network, prepared.tensors)
+        return measure(app, network, prepared.batches)
 
-    def _training_tensors(self, app: App, task: Task) -> Tensors:
+    def _training_batches(self, app: App, task: Task) -> Data:
         """Return what the site's learner trains on, which the site's own batch-norm statistics come from."""
         if task.job not in self._training:
             make_room(self._training)
-            training, _ = parts(self._apps.training(task.app), task)
-            self._training[task.job] = to_tensors(app, training, self._options.device)
+            with undisturbed():
+                seed_generators(task.seed)  # examples may be read, and may be random
+                training, _ = parts(self._apps.training(task.app), task)
+            self._training[task.job] = to_data(app, training, self._options.device, self._readers)
         return self._training[task.job]
 
     def _prepare(self, app: App, task: Task, chosen: str) -> Prepared:
@@ -133,10 +142,11 @@ class Measurer:
             self._prepared[task.job] = {}
         splits = self._prepared[task.job]
         if chosen not in splits:
+            seed_generators(task.seed)
             examples = self._validation(task) if chosen == "validation" else self._others(task)
             plain = app.evaluate is not None
-            tensors = None if plain else to_tensors(app, examples, self._options.device)
-            splits[chosen] = Prepared(examples, tensors)
+            batches = None if plain else to_data(app, examples, self._options.device, self._readers)
+            splits[chosen] = Prepared(examples, batches)
         return splits[chosen]
 
     def _build(self, app: App, task: Task) -> tuple[Any, Resident]:
@@ -146,7 +156,7 @@ class Measurer:
         built = self._networks.get(app, task)
         return built.network, WHOLE if task.travel.whole else built.resident
 
-    def _validation(self, task: Task) -> Examples:
+    def _validation(self, task: Task) -> AnyExamples:
         """Return the training data that the learner never sees; no examples if there are none."""
         try:
             training = self._apps.training(task.app)
@@ -158,7 +168,7 @@ class Measurer:
             log.warning("job %s: this site has no validation data", task.job)
         return validation
 
-    def _others(self, task: Task) -> Examples:
+    def _others(self, task: Task) -> AnyExamples:
         """Return all test data, or all data.
 
         If the standard is local, test data are standardised by what the learner trains on. A site that
@@ -168,7 +178,7 @@ class Measurer:
         if self._options.split == "test" and task.standard and task.standard.kind == "local":
             try:
                 training = self._apps.training(task.app)
-                own = training.x[split(training.y, task.validation, task.seed, task.site)[0]]
+                own = training.take(rows_of(training, task)[0])
             except InvalidData as error:
                 log.warning(
                     "job %s: the test data are standardised by their own mean, not the training data's: %s",

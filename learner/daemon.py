@@ -11,6 +11,7 @@ from hansa.common.rpc import codec
 from hansa.common.site.daemon import SiteDaemon, SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import hand_in
+from hansa.common.torch.readers import Readers
 from hansa.common.values.errors import Stale
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
@@ -26,7 +27,7 @@ class Learner(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self.trainer = Trainer(options, shelf, self.attendance.pulse, self.policy.current)
+        self.trainer = Trainer(options, shelf, self.attendance.pulse, self.policy.current, readers=Readers())
         if any(app.train is None for app in shelf.apps):
             # The first optimizer of a process imports this, which takes seconds.
             self.thread.submit(importlib.import_module, "torch._dynamo")

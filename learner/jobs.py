@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from hansa.common.app import App
-from hansa.common.data.examples import Examples
-from hansa.common.data.holdout import parts, split
-from hansa.common.data.standard import profile
+from hansa.common.data.holdout import parts, rows_of
+from hansa.common.data.lazy import AnyExamples, LazyExamples
+from hansa.common.data.standard import profile_of
 from hansa.common.site.personal import PersonalFolder, own_tensors
 from hansa.common.site.stock import Apps, Networks, make_room
 from hansa.common.torch import networks
-from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.torch.data import Data
+from hansa.common.torch.lazy import LazyData, to_data
 from hansa.common.torch.metrics import measure
+from hansa.common.torch.readers import Readers
 from hansa.common.torch.resident import Resident
+from hansa.common.torch.seeding import seed_generators
 from hansa.common.torch.statistics import put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId
@@ -28,10 +31,10 @@ from hansa.learner.training.optimizers import make_optimizer, states_after, take
 
 @dataclass(frozen=True)
 class SplitData:
-    """A part of the site's data, as arrays and (for torch apps) as tensors."""
+    """A part of the site's data, as examples and (for torch apps) as batches of tensors."""
 
-    examples: Examples
-    tensors: Tensors | None
+    examples: AnyExamples
+    batches: Data | None
 
 
 Parts = dict[JobId, tuple[SplitData, SplitData]]  # data of jobs: for training and for validation
@@ -47,7 +50,10 @@ class JobStock:
         personal: PersonalFolder,
         built: Networks,
         parts: Parts | None = None,
+        readers: Readers | None = None,
     ) -> None:
+        """Without `readers` Datasets are read by this process alone."""
+        self._readers = readers
         self._apps, self._device, self._personal, self._networks = apps, device, personal, built
         self._parts: Parts = {} if parts is None else parts
         self._memories: dict[JobId, Memory[Known]] = {}
@@ -75,31 +81,44 @@ class JobStock:
         """Return the parts of the site's data for training and for validation."""
         if task.job not in self._parts:
             make_room(self._parts)
+            seed_generators(task.seed)  # examples may be read, and may be random
             training, validation = (
-                SplitData(part, to_tensors(app, part, self._device) if app.train is None else None)
+                SplitData(
+                    part, to_data(app, part, self._device, self._readers) if app.train is None else None
+                )
                 for part in parts(self._apps.get(task.app).examples, task)
             )
             self._parts[task.job] = (training, validation)
         return self._parts[task.job]
 
-    def raw_training_data(self, task: Task) -> Examples:
+    def raw_training_data(self, task: Task) -> AnyExamples:
         """Return the training part of the site's data as it is, before any standardisation."""
         examples = self._apps.get(task.app).examples
-        rows, _ = split(examples.y, task.validation, task.seed, task.site)
-        return examples.take(rows)
+        return examples.take(rows_of(examples, task)[0])
 
     def profile(self, app: App, task: Task, work: Survey) -> Profile:
         """Sum up the training part of the site's data."""
         examples = self.raw_training_data(task)
-        summary = profile(examples.x, work.columns) if work.moments else Profile(n=len(examples))
+        seed_generators(task.seed)
+        summary = profile_of(examples, work.columns) if work.moments else Profile(n=len(examples))
         if not work.classes:
             return summary
-        if app.task != "classification" or examples.y.ndim != 1:
+        labels = self._labels(app, examples) if app.task == "classification" else None
+        if labels is None or labels.ndim != 1:
             raise InvalidData(
                 "survey.classes: no classes to count: the app's examples do not have one label each"
             )
-        counts = np.bincount(examples.y, minlength=app.classes or 0)
+        counts = np.bincount(labels, minlength=app.classes or 0)
         return summary.model_copy(update={"classes": tuple(counts.tolist())})
+
+    def _labels(self, app: App, examples: AnyExamples) -> np.ndarray:
+        """Return the labels of examples; if a Dataset does not know them, all of it is read."""
+        if not isinstance(examples, LazyExamples):
+            return examples.y
+        if examples.labels is not None or not len(examples):
+            return np.arange(0) if examples.labels is None else examples.labels
+        data = LazyData(app, examples, "cpu", self._readers)
+        return np.concatenate([np.asarray(targets) for _, targets, _ in data.in_order()])
 
     def evaluate(self, app: App, task: Task, arrays: Mapping[str, np.ndarray]) -> Evaluation:
         """Evaluate the job's network, or the arrays of an app of its own, on the site's validation part."""
@@ -108,8 +127,8 @@ class JobStock:
             return Evaluation(n=0, loss_sum=0.0)
         if app.evaluate is not None:
             return app.measured(arrays, validation.examples)
-        assert validation.tensors is not None
-        return measure(app, self.network(app, task), validation.tensors)
+        assert validation.batches is not None
+        return measure(app, self.network(app, task), validation.batches)
 
     def put_own_statistics(self, task: Task, network: Any) -> None:
         """Give a network the statistics that the site keeps for the job, as after its last task."""

@@ -19,8 +19,9 @@ from hansa.common.site.policy import FREE, Policy
 from hansa.common.site.stock import Apps, Networks
 from hansa.common.site.workplace import Workplace
 from hansa.common.torch import networks
-from hansa.common.torch.data import to_tensors
+from hansa.common.torch.lazy import to_data
 from hansa.common.torch.model import load, put
+from hansa.common.torch.readers import Readers
 from hansa.common.torch.seeding import seed_generators, task_seed
 from hansa.common.values.ids import JobId
 from hansa.common.values.results import Evaluation, Profile, Progress, UpdateFacts
@@ -57,15 +58,17 @@ class Trainer:
         policy: Callable[[], Policy] = lambda: FREE,
         shared: Networks | None = None,
         parts: Parts | None = None,
+        readers: Readers | None = None,
     ) -> None:
         """`pulse` returns a job's committed optimizer steps, if the controller can be reached.
 
         Sites that are simulated in one process have `shared` networks, and their data stay in `parts`.
+        `readers` read Datasets ahead, if the app asks for that.
         """
         self.options, self.shelf, self._policy = options, shelf, policy
         self._networks = shared or Networks(options.device)
         self._personal = PersonalFolder(options.personal_files)
-        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts)
+        self.jobs = JobStock(shelf, options.device, self._personal, self._networks, parts, readers)
         self._pulse = pulse
         self._buffers = Buffers()
         self._windows = Windows(options.files)
@@ -82,7 +85,7 @@ class Trainer:
         """Let a plugin look at a model without training it."""
         plugin = probe_of(app, work)
         training, _ = self.jobs.data(app, task)
-        assert training.tensors is not None
+        assert training.batches is not None
         network, resident = self.jobs.network(app, task), self.jobs.resident(app, task)
         load(
             network,
@@ -96,7 +99,7 @@ class Trainer:
             batch_size=work.batch_size,
             seed=task_seed(task),
             model=network,
-            examples=training.tensors,
+            examples=training.batches,
             cancelled=Drag(self.options.slow, cancelled),
         )
         seed_generators(run.seed)
@@ -110,11 +113,11 @@ class Trainer:
         _, network, resident = self._networks.anew(app, task)
         spec = resident.spec.subset(resident.sets.travelling)
         payload = networks.payload_of(network, spec)
-        batch = None
-        if app.train is None:
-            few = self.shelf.get(task.app).examples
-            batch = to_tensors(app, few.take(np.arange(min(len(few), 2))), self.options.device).x
-        anatomy = networks.anatomy(network, batch)
+        inputs, examples = None, self.shelf.get(task.app).examples
+        if app.train is None and len(examples):
+            few = to_data(app, examples.take(np.arange(min(len(examples), 2))), self.options.device)
+            inputs = next(few.in_order()).inputs
+        anatomy = networks.anatomy(network, inputs)
         for remark in anatomy.remarks if anatomy else ():
             log.warning("job %s: %s", task.job, remark)
         facts = UpdateFacts(
@@ -228,8 +231,8 @@ class Trainer:
             model=network,
             anchor=start,
             auxiliary=beside,
-            examples=cast(Any, training.tensors),
-            validation=cast(Any, validation.tensors),
+            examples=cast(Any, training.batches),
+            validation=cast(Any, validation.batches),
             cancelled=drag,
             measure=lambda: self.jobs.evaluate(app, task, start | places),
             pulse=committed,

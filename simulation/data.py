@@ -10,6 +10,7 @@ import numpy as np
 
 from hansa.common.app import App
 from hansa.common.data.examples import ALL, Examples, check_examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.data.site_files import Split
 from hansa.common.values.ids import SiteName
 
@@ -32,7 +33,7 @@ class VirtualData(ABC):
         return ALL if self.names[site] in self.held_out else self.split
 
     @abstractmethod
-    def examples(self, app: App, site: int, split: str) -> Examples:
+    def examples(self, app: App, site: int, split: str) -> AnyExamples:
         """Return the data of a site, as its daemon would load them."""
 
     @abstractmethod
@@ -94,7 +95,7 @@ class RowsOfASet(VirtualData):
         rows, ends = self._rows[split if self.split == TEST else TRAINING]
         return rows[ends[site - 1] if site else 0 : ends[site]]
 
-    def examples(self, app: App, site: int, split: str) -> Examples:
+    def examples(self, app: App, site: int, split: str) -> AnyExamples:
         """Return copies of a site's rows."""
         taken = self._whole.take(self._of(site, split))
         return check_examples(app, taken, self.path(site))
@@ -120,7 +121,7 @@ class FileForEach(VirtualData):
         self.names, self._files, self.split = tuple(map(SiteName, files)), list(files.values()), split
         self._counts: dict[tuple[int, str], int] = {}
 
-    def examples(self, app: App, site: int, split: str) -> Examples:
+    def examples(self, app: App, site: int, split: str) -> AnyExamples:
         """Read a site's file."""
         examples = app.load(self._files[site], split)
         self._counts[site, split] = len(examples)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from hansa.common.app import App, load_app
-from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.data.site_files import loaded_split
 from hansa.common.models.auxiliary import accompanied
 from hansa.common.models.frames import peaks_of
@@ -37,7 +37,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class _Loaded:
     app: App
-    examples: Examples
+    examples: AnyExamples
 
 
 class _Site:
@@ -60,7 +60,7 @@ class _Site:
             self._loaded = _Loaded(self._app, examples)
         return self._loaded
 
-    def training(self, ref: str) -> Examples:
+    def training(self, ref: str) -> AnyExamples:
         """Return the site's training data."""
         if loaded_split(self.split) == TRAINING:
             return self.get(ref).examples

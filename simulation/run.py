@@ -251,10 +251,16 @@ def simulate(
     workers: int = 0,
     ray: str | None = None,
     batched: bool = True,
+    go_on: bool = False,
 ) -> JobView:
-    """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
+    """Simulate a job whose files are located; its report, model and resolved job are in the folder.
+
+    To `go_on` is to begin with the save of the same job that is in the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     options = Options(workers, ray, batched=batched)
-    simulation = Simulation(prepare(spec, sites, folder), folder, options)
+    simulation = (
+        resumed(folder, options) if go_on else Simulation(prepare(spec, sites, folder), folder, options)
+    )
     simulation.run()
     return simulation.keep_results(str(options))

@@ -23,7 +23,7 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, cut
 from hansa.common.models.model import Manifest
 from hansa.common.process.files import write_whole
-from hansa.common.values.errors import Broken, InvalidInput
+from hansa.common.values.errors import Broken, HansaError, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.machine import Machine
 from hansa.controller.values.snapshots import Snapshot
@@ -128,6 +128,17 @@ class Saves:
     def end(self) -> None:
         """Remove the save of a simulation that has come to its end."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether there is a save in a folder that this version of Hansa can go on with."""
+    if not (folder / FOLDER / STATE).exists():
+        return False
+    try:
+        read_beginning(folder)
+    except HansaError:
+        return False
+    return True
 
 
 def read_beginning(folder: Path) -> Beginning:

@@ -96,9 +96,7 @@ def check_examples(app: Schema, examples: Examples, path: Path) -> Examples:
     if x.dtype.kind not in "fiub":
         raise InvalidData(f"{path}: x holds {x.dtype.name}; numbers are needed")
     if app.task == "classification":
-        if y.dtype.kind not in "iu":
-            raise InvalidData(f"{path}: labels must be integers, these are {y.dtype.name}")
-        _refuse_labels_over((app.classes or 0) - 1, y, path)
+        check_labels(app, y, path)
     elif app.task == "multilabel":
         if y.dtype.kind not in "iub":
             raise InvalidData(f"{path}: labels must be integers or booleans, these are {y.dtype.name}")
@@ -120,7 +118,14 @@ def check_examples(app: Schema, examples: Examples, path: Path) -> Examples:
     return Examples(x, y)
 
 
-def _refuse_labels_over(most: int, y: np.ndarray, path: Path) -> None:
+def check_labels(app: Schema, y: np.ndarray, place: object) -> None:
+    """Refuse labels that are not numbers of the app's classes; `place` says in the message where they are."""
+    if y.dtype.kind not in "iu":
+        raise InvalidData(f"{place}: labels must be integers, these are {y.dtype.name}")
+    _refuse_labels_over((app.classes or 0) - 1, y, place)
+
+
+def _refuse_labels_over(most: int, y: np.ndarray, path: object) -> None:
     wrong = np.flatnonzero((y < 0) | (y > most))
     if wrong.size:
         at = np.unravel_index(wrong[0], y.shape)

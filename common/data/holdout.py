@@ -1,11 +1,14 @@
 """The validation part of a site's data: deterministic, stratified, the same for learner and evaluator."""
 
 import zlib
+from typing import cast
 
 import numpy as np
 
 from hansa.common.data.examples import Examples
-from hansa.common.data.standard import standardised
+from hansa.common.data.lazy import AnyExamples
+from hansa.common.data.standard import E, settled, standardised
+from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task
 from hansa.common.values.training import ValidationSpec
@@ -33,11 +36,33 @@ def split(
     return np.flatnonzero(mask), validation
 
 
-def parts(examples: Examples, task: Task) -> tuple[Examples, Examples]:
+def rows_of(examples: AnyExamples, task: Task) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of a site's data for training and for validation in a task."""
+    return split(_labels(examples, task.validation), task.validation, task.seed, task.site)
+
+
+def parts(examples: E, task: Task) -> tuple[E, E]:
     """Return a site's training and validation data for a task, both standardised as the job asks."""
-    rows = split(examples.y, task.validation, task.seed, task.site)
-    train, validation = (examples.take(chosen) for chosen in rows)
-    return standardised(train, task.standard), standardised(validation, task.standard, train.x)
+    rows, others = rows_of(examples, task)
+    train, validation = cast(E, examples.take(rows)), cast(E, examples.take(others))
+    standard = task.standard and settled(task.standard, train)
+    return standardised(train, standard), standardised(validation, standard)
+
+
+def _labels(examples: AnyExamples, spec: ValidationSpec) -> np.ndarray:
+    """Return the labels to stratify by; without any, all rows are of one kind."""
+    if isinstance(examples, Examples):
+        return examples.y
+    labels = examples.labels
+    if labels is not None:
+        return labels
+    if examples.classified and spec.stratified and spec.fraction:
+        raise InvalidData(
+            f"{examples.origin}: a stratified hold-out needs the labels of all examples, and the Dataset has"
+            " no attribute `targets` with them (an array or a list, as those of torchvision have); add it, or"
+            " set validation: {stratified: false} in the job"
+        )
+    return np.zeros(len(examples), dtype=np.float32)
 
 
 def _count(rows: int, fraction: float) -> int:

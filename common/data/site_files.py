@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from hansa.common.data.examples import Examples, Schema, check_examples
-from hansa.common.data.own import SiteData, read_site
+from hansa.common.data.lazy import AnyExamples, LazyExamples, same_examples
+from hansa.common.data.own import read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
 from hansa.common.values.words import in_order
 
@@ -33,11 +34,19 @@ class Loading(Schema, Protocol):
     """An app that loads its own data, or leaves that to Hansa."""
 
     @property
-    def data(self) -> Callable[[Path, str], Examples] | None:
+    def data(self) -> Callable[[Path, str], Any] | None:
         """The app's own loader."""
 
-    def load(self, path: Path, split: str) -> Examples:
+    def load(self, path: Path, split: str) -> AnyExamples:
         """Load a site's data for a split and check that a model can be trained on them."""
+
+
+class _Site(NamedTuple):
+    """What one site has."""
+
+    examples: AnyExamples
+    columns: tuple[str, ...] = ()
+    tested: bool = False  # it has test rows of its own
 
 
 def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
@@ -46,7 +55,7 @@ def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
     Return the split that evaluators can use: test rows if every site has some, otherwise validation data.
     """
     splits: set[Split] = set()
-    first: tuple[str, SiteData] | None = None
+    first: tuple[str, _Site] | None = None
     for site, path in files.items():
         try:
             data = _read(app, path)
@@ -64,25 +73,30 @@ def agreed(app: Loading, files: Mapping[str, Path]) -> Split:
     return "test" if splits == {"test"} else "validation"
 
 
-def _read(app: Loading, path: Path) -> SiteData:
+def _read(app: Loading, path: Path) -> _Site:
     if app.data is None:
         data = read_site(app, path, "train")
-        return SiteData(check_examples(app, data.examples, path), data.columns, data.tested)
+        return _Site(check_examples(app, data.examples, path), data.columns, data.tested)
     training = app.load(path, "train")
-    return SiteData(training, tested=own_test_rows(app, path, training) is not None)
+    return _Site(training, tested=own_test_rows(app, path, training) is not None)
 
 
-def own_test_rows(app: Loading, path: Path, training: Examples) -> Examples | None:
+def own_test_rows(app: Loading, path: Path, training: AnyExamples) -> AnyExamples | None:
     """Return the test rows of an app's own loader; None if it has none, or ignores the split."""
     try:
         test = app.load(path, "test")
     except HansaError:
         return None
-    same = np.array_equal(training.x, test.x) and np.array_equal(training.y, test.y)
-    return test if len(test) and not same else None
+    return test if len(test) and not _same(training, test) else None
 
 
-def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData) -> None:
+def _same(one: AnyExamples, other: AnyExamples) -> bool:
+    if isinstance(one, Examples) and isinstance(other, Examples):
+        return np.array_equal(one.x, other.x) and np.array_equal(one.y, other.y)
+    return isinstance(one, LazyExamples) and isinstance(other, LazyExamples) and same_examples(one, other)
+
+
+def _compare(site: str, path: Path, data: _Site, other: str, known: _Site) -> None:
     """Refuse a site whose features differ from another's; only named features can be compared by name."""
     if data.columns and known.columns and data.columns != known.columns:
         missing = [name for name in known.columns if name not in data.columns]
@@ -94,6 +108,8 @@ def _compare(site: str, path: Path, data: SiteData, other: str, known: SiteData)
             f" {' and '.join(differences) or 'they are in another order'}; give all sites the same columns"
             " of numbers, or name the columns to use in the app, App(…, columns=(…))"
         )
+    if not isinstance(data.examples, Examples) or not isinstance(known.examples, Examples):
+        return  # the rehearsal of each site shows whether its Dataset fits the app
     mine, theirs = data.examples.x.shape[1:], known.examples.x.shape[1:]
     if mine != theirs:
         raise InvalidData(

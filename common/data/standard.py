@@ -2,17 +2,21 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
+from typing import TypeVar, cast
 
 import numpy as np
 from pydantic import ValidationError
 
 from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples, LazyExamples, tables
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile
 from hansa.common.values.training import Standard
 
+E = TypeVar("E", bound=AnyExamples)
 CHUNK = 1 << 22  # numbers that are processed together
 
 
@@ -54,6 +58,14 @@ def profile(x: np.ndarray, columns: int | None) -> Profile:
     return Profile(n=len(table), mean=tuple(mean.tolist()), m2=tuple(squares.tolist()))
 
 
+def profile_of(examples: AnyExamples, columns: int | None) -> Profile:
+    """Return the profile of examples; those of a Dataset are read once, a part at a time."""
+    if isinstance(examples, Examples):
+        return profile(examples.x, columns)
+    parts = (profile(table, columns) for table in tables(examples, CHUNK))
+    return reduce(merged, parts, Profile(n=0))
+
+
 def merged(one: Profile, other: Profile) -> Profile:
     """Return the profile of both sets of rows, from their profiles alone."""
     if not one.n or not other.n:
@@ -82,17 +94,22 @@ def standard_of(profile: Profile) -> Standard:
     return Standard(kind="global", mean=profile.mean, deviation=tuple(deviation.tolist()))
 
 
-def standardised(examples: Examples, standard: Standard | None, own: np.ndarray | None = None) -> Examples:
+def standardised(examples: E, standard: Standard | None, own: AnyExamples | None = None) -> E:
     """Return examples with standardised features; a local standard is that of the site's `own` rows."""
     if standard is None:
         return examples
-    if standard.kind == "local":
-        reference = examples.x if own is None else own
-        standard = standard_of(profile(reference, standard.columns))
+    standard = settled(standard, examples if own is None else own)
+    if isinstance(examples, LazyExamples):
+        return cast(E, replace(examples, standard=standard))  # each example, when it is read
     width = len(standard.mean)
     rows, x = leading(examples.x, width), _table(examples.x).astype(np.float32)
     mean, deviation = np.array(standard.mean), np.array(standard.deviation)
     step = max(1, CHUNK // max(width, 1))
     for start in range(0, len(x), step):  # in float64, a part at a time
         x[start : start + step, :width] = (rows[start : start + step] - mean) / deviation
-    return Examples(x.reshape(examples.x.shape), examples.y)
+    return cast(E, Examples(x.reshape(examples.x.shape), examples.y))
+
+
+def settled(standard: Standard, own: AnyExamples) -> Standard:
+    """Return the moments to standardise by: if they are local, those of the site's own rows."""
+    return standard_of(profile_of(own, standard.columns)) if standard.kind == "local" else standard

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from hansa.common.app import App, load_app
-from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.rpc import codec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.site.source import Source, Stamp, source_of, stamp_of
@@ -27,7 +27,7 @@ class Prepared:
     """An app that can be used here, the data it sees, and the source that was loaded."""
 
     app: App
-    examples: Examples
+    examples: AnyExamples
     source: Source
     seen: Seen
     changed: bool = False  # the source on disk differs by now
@@ -107,7 +107,7 @@ class Shelf:
             return held
         raise InvalidApp(_unusable(ref, held.error) if held else f"app {ref!r} is not allowed at this site")
 
-    def training(self, ref: str) -> Examples:
+    def training(self, ref: str) -> AnyExamples:
         """Return the site's training data; they are read again if the daemon works on other data."""
         prepared = self.get(ref)
         return prepared.examples if self._split == "train" else prepared.app.load(self._data, "train")

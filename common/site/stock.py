@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple, Protocol
 
 from hansa.common.app import App
-from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.torch import networks
 from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.values.ids import JobId
@@ -21,7 +21,7 @@ class Loaded(Protocol):
         """The app."""
 
     @property
-    def examples(self) -> Examples:
+    def examples(self) -> AnyExamples:
         """The site's data, of the split that the daemon works on."""
 
 
@@ -31,7 +31,7 @@ class Apps(Protocol):
     def get(self, ref: str) -> Loaded:
         """Return an app and its data or raise InvalidApp."""
 
-    def training(self, ref: str) -> Examples:
+    def training(self, ref: str) -> AnyExamples:
         """Return the site's training data, whatever split the daemon works on, or raise InvalidData."""
 
 

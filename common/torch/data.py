@@ -1,23 +1,66 @@
-"""A site's examples as tensors: converted once, kept on the device, indexed by batches."""
+"""A site's examples as batches of tensors: kept in memory on the device, or read when they are needed."""
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
+from torch import nn
 
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
 
+LOGITS = "logits"  # what networks of Hugging Face call their scores
+
+
+class Batch(NamedTuple):
+    """Some examples for a network, on the device."""
+
+    inputs: Any  # a tensor; or several: in a tuple, or in a dictionary by name
+    targets: Any
+    size: int  # examples
+
+
+class Data(Protocol):
+    """A part of a site's data, in batches."""
+
+    usual: int  # examples of a batch if nobody says how many
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+
+    def batches(self, rows: Iterable[torch.Tensor], seed: int, augment: bool) -> Iterator[Batch]:
+        """Yield the batches with these row numbers.
+
+        What is random in reading them, and the app's `augment` in training, follows from the seed.
+        """
+
+    def in_order(self) -> Iterator[Batch]:
+        """Yield every example once, in order."""
+
 
 @dataclass(frozen=True)
 class Tensors:
-    """Features and targets, one row each."""
+    """Features and targets in memory, one row each."""
 
     x: torch.Tensor
     y: torch.Tensor
+    usual = 1024
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def batches(self, rows: Iterable[torch.Tensor], seed: int = 0, augment: bool = False) -> Iterator[Batch]:
+        """Yield the batches with these row numbers; nothing is random in that."""
+        for chosen in rows:
+            yield Batch(self.x[chosen], self.y[chosen], len(chosen))
+
+    def in_order(self) -> Iterator[Batch]:
+        """Yield every example once, in order."""
+        for start in range(0, len(self), self.usual):
+            x, y = self.x[start : start + self.usual], self.y[start : start + self.usual]
+            yield Batch(x, y, len(y))
 
 
 def to_tensors(app: App, examples: Examples, device: str) -> Tensors:
@@ -36,11 +79,40 @@ def _features(x: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(x.astype(np.int64))
 
 
-def loss_of(app: App, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def outputs_of(module: nn.Module, inputs: Any) -> Any:
+    """Call a network: a tuple are its arguments in order, a dictionary those by name."""
+    if isinstance(inputs, torch.Tensor):
+        return module(inputs)
+    if isinstance(inputs, Mapping):
+        return module(**inputs)
+    return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
+
+
+def scores_of(outputs: Any) -> torch.Tensor:
+    """Return what default losses and metrics look at: the tensor, the first of several, or the `logits`."""
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        found = outputs.get(LOGITS)
+    elif isinstance(outputs, tuple | list):
+        found = outputs[0] if outputs else None
+    else:
+        found = getattr(outputs, LOGITS, None)
+    if not isinstance(found, torch.Tensor):
+        raise TypeError(
+            f"the model returns a {type(outputs).__name__} without a tensor of scores: return a tensor, a"
+            " tuple that begins with it, or a dictionary with `logits`, or give the app loss="
+        )
+    return found
+
+
+def loss_of(app: App, outputs: Any, targets: Any) -> torch.Tensor:
     """Return the mean loss of a batch, by the app's loss or the default of its task."""
     if app.loss is not None:
         loss: torch.Tensor = app.loss(outputs, targets)
         return loss
+    if not isinstance(outputs, torch.Tensor):
+        outputs = scores_of(outputs)
     if app.task == "classification":
         return torch.nn.functional.cross_entropy(outputs, targets)
     if app.task == "multilabel":

@@ -8,11 +8,13 @@ before them, in the order in which modules are registered.
 import re
 from collections.abc import Iterator
 from itertools import islice
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from hansa.common.torch.data import outputs_of
 from hansa.common.values.bounds import COLUMNS, TIES
 from hansa.common.values.errors import one_line
 from hansa.common.values.results import Anatomy
@@ -53,12 +55,12 @@ def _bears_weights(part: nn.Module) -> bool:
     return any(parameter.ndim >= 2 for parameter in own)
 
 
-def anatomy_of(module: nn.Module, batch: torch.Tensor | None = None) -> Anatomy:
-    """Return a model's structure; with a batch, one forward pass checks the order of the layers."""
+def anatomy_of(module: nn.Module, inputs: Any = None) -> Anatomy:
+    """Return a model's structure; with inputs, one forward pass checks the order of the layers."""
     layers, _ = layers_of(module)
     blocks = list(_blocks(module, layers))
     numbers = {block: i for i, block in enumerate(dict.fromkeys(blocks))}
-    remarks = _order_remarks(module, layers, batch) if batch is not None and len(batch) else iter(())
+    remarks = _order_remarks(module, layers, inputs) if inputs is not None else iter(())
     return Anatomy(
         # A learner looks at all ties of its own network before it trains.
         ties=tuple(islice(ties_of(module), TIES)),
@@ -97,7 +99,7 @@ def _blocks(module: nn.Module, layers: list[str]) -> Iterator[str]:
         yield next((name for name in above if not isinstance(parts.get(name), CONTAINERS)), layer)
 
 
-def _order_remarks(module: nn.Module, layers: list[str], batch: torch.Tensor) -> Iterator[str]:
+def _order_remarks(module: nn.Module, layers: list[str], inputs: Any) -> Iterator[str]:
     """Compare the order in which layers are registered with the one in which they run."""
     parts = dict(module.named_modules())
     called: list[str] = []
@@ -110,7 +112,7 @@ def _order_remarks(module: nn.Module, layers: list[str], batch: torch.Tensor) ->
     try:
         module.eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            module(batch)
+            outputs_of(module, inputs)
     except Exception as error:  # training will describe the problem more clearly
         yield f"the order of the layers could not be checked: {one_line(error)}"
         return

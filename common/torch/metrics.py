@@ -4,30 +4,27 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
-from hansa.common.torch.data import Tensors, loss_of
+from hansa.common.torch.data import Data, loss_of, outputs_of, scores_of
 from hansa.common.values.results import Evaluation
-
-BATCH = 1024
 
 
 @torch.no_grad()
-def measure(app: App, module: nn.Module, data: Tensors) -> Evaluation:
+def measure(app: App, module: nn.Module, data: Data) -> Evaluation:
     """Evaluate a module in evaluation mode; without data the report is empty and counts for nothing."""
     module.eval()
     classes = app.classes or 0
     confusion = torch.zeros(classes if app.task == "classification" else 0, classes, dtype=torch.int64)
     labels = torch.zeros(classes if app.task == "multilabel" else 0, 3, dtype=torch.int64)
     loss, targets = 0.0, 0
-    for start in range(0, len(data), BATCH):
-        x, y = data.x[start : start + BATCH], data.y[start : start + BATCH]
-        outputs = module(x)
+    for inputs, y, size in data.in_order():
+        outputs = outputs_of(module, inputs)
         match app.task:
             case "classification":
-                confusion += _confusion(outputs, y, classes)
+                confusion += _confusion(scores_of(outputs), y, classes)
             case "multilabel":
-                labels += _hits(outputs, y)
-        loss += float(loss_of(app, outputs, y)) * len(y)
-        targets += y.numel() if app.task == "classification" else len(y)
+                labels += _hits(scores_of(outputs), y)
+        loss += float(loss_of(app, outputs, y)) * size
+        targets += y.numel() if app.task == "classification" else size
     if not targets:
         return Evaluation(n=0, loss_sum=0.0)
     # Models with several targets per example (next characters, pixels) count targets, not rows.

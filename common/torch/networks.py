@@ -65,7 +65,7 @@ def _described(network: Any) -> ModelSpec:
     return ModelSpec(tuple(infos), tuple(layers))
 
 
-def anatomy(network: Any, batch: Any) -> Anatomy | None:
+def anatomy(network: Any, inputs: Any) -> Anatomy | None:
     """Return a model's structure; only the order of plain arrays is known."""
     if isinstance(network, Mapping):
         spec = describe(network)
@@ -73,7 +73,7 @@ def anatomy(network: Any, batch: Any) -> Anatomy | None:
         return Anatomy(blocks=tuple(range(len(spec.layers))), parameters=parameters)
     from hansa.common.torch.layers import anatomy_of
 
-    return anatomy_of(network, batch)
+    return anatomy_of(network, inputs)
 
 
 def sets_of(network: Any, travel: Travel) -> TensorSets:

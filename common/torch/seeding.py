@@ -31,6 +31,14 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
+def mixed(seed: int, number: int) -> int:
+    """Return the seed of one of many things that follow from a seed, such as of a batch (SplitMix64)."""
+    word = (seed + (number + 1) * 0x9E3779B97F4A7C15) & 0xFFFFFFFFFFFFFFFF
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & 0xFFFFFFFFFFFFFFFF
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & 0xFFFFFFFFFFFFFFFF
+    return (word ^ (word >> 31)) >> 1
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the states of the shared generators afterwards; other threads wait if they want that, too."""

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from hansa.common.torch.data import Tensors
+from hansa.common.torch.data import Data, outputs_of
 from hansa.common.values.errors import InvalidData
 
 BATCH = 256
@@ -24,7 +24,7 @@ def put_statistics(module: nn.Module, statistics: Statistics) -> None:
 
 
 @torch.no_grad()
-def estimate_statistics(module: nn.Module, data: Tensors) -> None:
+def estimate_statistics(module: nn.Module, data: Data) -> None:
     """Estimate a network's batch-norm statistics on some data; labels are not used.
 
     Everything except batch norm is in evaluation mode, because dropout would distort the statistics. All
@@ -46,8 +46,9 @@ def estimate_statistics(module: nn.Module, data: Tensors) -> None:
         part.momentum = None  # the mean over all batches
         part.train()
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-    for rows in order.tensor_split(-(-len(data) // BATCH)):
-        module(data.x[rows])
+    size = min(BATCH, data.usual)
+    for inputs, _, _ in data.batches(order.tensor_split(-(-len(data) // size)), seed=0, augment=False):
+        outputs_of(module, inputs)
     for part, momentum in zip(norms, usual, strict=True):
         part.momentum = momentum
     module.eval()

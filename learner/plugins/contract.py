@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from hansa.common.torch.data import Tensors
+    from hansa.common.torch.data import Data
 
 
 H = TypeVar("H", default=None)  # what a plugin works with during a task
@@ -61,8 +61,8 @@ class LocalRun(Course):
     anchor: Mapping[str, np.ndarray]  # the model that the task starts from
     # Tensors beside the model that the rule sends down: by name, then by parameter; zeros at first.
     auxiliary: Mapping[str, Mapping[str, np.ndarray]]
-    examples: "Tensors"  # the training part of the site's data
-    validation: "Tensors"
+    examples: "Data"  # the training part of the site's data
+    validation: "Data"
     cancelled: Callable[[], bool]  # whether the task was withdrawn: ask before anything long
     measure: Callable[[], Evaluation]  # evaluates the model as it is, on the validation part
     # Returns the optimizer steps committed to the job, as far as known; None: the controller is out of reach.
@@ -131,7 +131,7 @@ class ProbeRun:
     batch_size: int
     seed: int
     model: "nn.Module"  # in training mode
-    examples: "Tensors"  # the training part of the site's data
+    examples: "Data"  # the training part of the site's data
     cancelled: Callable[[], bool]  # whether the probe was withdrawn: ask before anything long
 
 
@@ -185,4 +185,7 @@ class BatchSource(Plugin):
 
     @abstractmethod
     def epoch(self, run: LocalRun, generator: "torch.Generator") -> Iterable["torch.Tensor | np.ndarray"]:
-        """Yield the batches of an epoch as row numbers of `run.examples`; use no other randomness."""
+        """Yield the batches of an epoch as row numbers of `run.examples`; use no other randomness.
+
+        Batches may be asked for ahead of the steps that use them, so they must not depend on those.
+        """

@@ -20,7 +20,7 @@ from torch.func import functional_call, grad, vmap
 from hansa.common.app import App
 from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.plugins.registry import register
-from hansa.common.torch.data import Tensors, loss_of
+from hansa.common.torch.data import Data, loss_of, outputs_of
 from hansa.common.values.errors import InvalidApp, one_line
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, ProbeRun
 from hansa.learner.training.batches import normalises, shuffled
@@ -52,7 +52,7 @@ class Gauge:
         self._mean.add([_square([each.grad for each in self._parameters.values()])])
 
     def score(
-        self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
+        self, app: App, data: Data, batch_size: int, seed: int, cancelled: Callable[[], bool]
     ) -> float | None:
         """Return the score of the module as it is, in training mode; None if there is nothing to measure."""
         if not self._parameters:  # the layers that count are not trained in this task
@@ -62,7 +62,7 @@ class Gauge:
         return self._mean.value()
 
     def _pass(
-        self, app: App, data: Tensors, batch_size: int, seed: int, cancelled: Callable[[], bool]
+        self, app: App, data: Data, batch_size: int, seed: int, cancelled: Callable[[], bool]
     ) -> "Mean":
         """Make a pass over the data; return the mean squared norm of all batches' or examples' gradients."""
         module, parameters = self._module, self._parameters
@@ -70,13 +70,14 @@ class Gauge:
         generator = torch.Generator().manual_seed(seed)
         mean = Mean()
         with _unchanged(module):
-            for rows in shuffled(len(data), batch_size, generator, normalises(module)):
+            order = shuffled(len(data), batch_size, generator, normalises(module))
+            for inputs, targets, _ in data.batches(order, seed, augment=True):
                 require_wanted(cancelled)
-                x = data.x[rows] if app.transform is None else app.transform(data.x[rows])
+                x = inputs if app.transform is None else app.transform(inputs)
                 if singles is not None:
-                    mean.add(singles(x, data.y[rows]))
+                    mean.add(singles(*_tensors(x, targets)))
                 else:
-                    loss = loss_of(app, module(x), data.y[rows])
+                    loss = loss_of(app, outputs_of(module, x), targets)
                     gradients = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
                     mean.add([_square(gradients)])
         return mean
@@ -185,6 +186,12 @@ def _singles(
             ) from error
 
     return norms
+
+
+def _tensors(inputs: object, targets: object) -> tuple[torch.Tensor, torch.Tensor]:
+    if isinstance(inputs, torch.Tensor) and isinstance(targets, torch.Tensor):
+        return inputs, targets
+    raise InvalidApp("sample.per_example: a batch must be a tensor of inputs and one of targets")
 
 
 def _square(gradients: "Collection[torch.Tensor | None]") -> torch.Tensor:

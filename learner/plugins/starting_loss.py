@@ -12,22 +12,20 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.methods.starting_loss import STARTING_LOSS, StartingLoss
 from hansa.common.plugins.registry import register
-from hansa.common.torch.data import Tensors, loss_of
-from hansa.common.torch.metrics import BATCH
+from hansa.common.torch.data import Data, loss_of, outputs_of
 from hansa.common.values.errors import InvalidApp
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, ProbeRun
 from hansa.learner.training.slow import require_wanted
 
 
 @torch.no_grad()
-def mean_loss(app: App, module: nn.Module, data: Tensors, cancelled: Callable[[], bool]) -> float:
+def mean_loss(app: App, module: nn.Module, data: Data, cancelled: Callable[[], bool]) -> float:
     """Return the mean loss over examples; NaN if there are none."""
     module.eval()
-    total = torch.zeros((), dtype=torch.float64, device=data.y.device)
-    for start in range(0, len(data), BATCH):
+    total: torch.Tensor | float = 0.0
+    for inputs, targets, size in data.in_order():
         require_wanted(cancelled)
-        y = data.y[start : start + BATCH]
-        total += loss_of(app, module(data.x[start : start + BATCH]), y).double() * len(y)
+        total += loss_of(app, outputs_of(module, inputs), targets).double() * size
     return float(total) / len(data) if len(data) else float("nan")
 
 
@@ -49,7 +47,7 @@ class ReportsStartingLoss(LocalPlugin[float], StartingLoss):
         """Return the loss of the model."""
         return self._measured(run.app, run.model, run.examples, run.cancelled)
 
-    def _measured(self, app: App, module: nn.Module, data: Tensors, cancelled: Callable[[], bool]) -> float:
+    def _measured(self, app: App, module: nn.Module, data: Data, cancelled: Callable[[], bool]) -> float:
         loss = mean_loss(app, module, data, cancelled)
         if self.least is not None and loss < self.least:
             must = f"the rule needs one that is never below {self.least:g}"

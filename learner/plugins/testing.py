@@ -18,7 +18,7 @@ from hansa.common.models.auxiliary import apart
 from hansa.common.plugins.registry import Plugin
 from hansa.common.plugins.testing import require
 from hansa.common.site.files import DiskFiles
-from hansa.common.torch.data import Tensors
+from hansa.common.torch.data import Data, Tensors
 from hansa.common.torch.metrics import measure
 from hansa.common.torch.model import spec_of
 from hansa.common.torch.seeding import seed_generators
@@ -41,7 +41,7 @@ SEED = 7
 # A task's plugins at work, without a learner around them.
 
 
-def run_of(app: App, module: nn.Module, data: Tensors, work: Train, **more: Any) -> LocalRun:
+def run_of(app: App, module: nn.Module, data: Data, work: Train, **more: Any) -> LocalRun:
     """Return a task as its plugins see it."""
     place: dict[str, Any] = {"job": JobId("j"), "site": SiteName("a"), "round": 1, "app": "app.py:app"}
     task = Task(id=TaskId("j-1"), seed=SEED, validation=ValidationSpec(), work=work, **place)

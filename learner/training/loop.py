@@ -1,4 +1,4 @@
-"""The training loop: plain PyTorch on tensors in memory, as lean as a hand-written loop."""
+"""The training loop: plain PyTorch on batches of tensors, as lean as a hand-written loop."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hansa.common.app import App
-from hansa.common.torch.data import Tensors, loss_of
-from hansa.common.torch.seeding import seed_generators
+from hansa.common.torch.data import Data, loss_of, outputs_of
+from hansa.common.torch.seeding import mixed, seed_generators
 from hansa.common.values.tasks import Train
 from hansa.learner.plugins.contract import Course
 from hansa.learner.training.batches import normalises, shuffled
@@ -56,7 +56,7 @@ HELD = 4096  # losses of batches to hold before they are summed up: a window may
 def train(
     app: App,
     module: nn.Module,
-    data: Tensors,
+    data: Data,
     work: Train,
     seed: int,
     progress: Callable[[int, int, float], None],
@@ -85,14 +85,14 @@ def train(
         losses: list[torch.Tensor] = []
         sizes: list[int] = []
         total, seen = 0.0, 0
-        for rows in _epoch(data, work, generator, drop_single, window, hooks, cancelled):
+        epoch = _epoch(data, work, generator, drop_single, window, hooks, cancelled)
+        for inputs, targets, size in data.batches(epoch, mixed(seed, course.epoch), augment=True):
             require_wanted(cancelled)
-            x = data.x[rows]
-            if app.transform is not None:
-                x = app.transform(x)
+            x = inputs if app.transform is None else app.transform(inputs)
             for parameter in parameters:
                 parameter.grad = None  # `zero_grad` would spend more time on its profiling
-            loss = loss_of(app, module(x), data.y[rows])
+            outputs = module(x) if isinstance(x, torch.Tensor) else outputs_of(module, x)
+            loss = loss_of(app, outputs, targets)
             added = hooks.penalty() if hooks.penalty is not None else None
             (loss if added is None else loss + added).backward()  # type: ignore[no-untyped-call]
             if hooks.watch is not None:
@@ -101,7 +101,7 @@ def train(
                 hooks.pull()
             optimizer.step()
             losses.append(loss.detach())  # summed up later, so that nothing holds up the next batch
-            sizes.append(len(rows))
+            sizes.append(size)
             if len(sizes) == HELD:
                 total, seen = total + summed(_numbers(losses), sizes), seen + sum(sizes)
                 losses, sizes = [], []
@@ -133,7 +133,7 @@ def summed(losses: Sequence[float], sizes: Sequence[int]) -> float:
 
 
 def _epoch(
-    data: Tensors,
+    data: Data,
     work: Train,
     generator: torch.Generator,
     drop_single: bool,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hansa.common.app import App, TrainingRun
-from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.bounds import STEPS
 from hansa.common.values.errors import Refused
@@ -23,7 +23,7 @@ def train_own(
     work: Train,
     seed: int,
     arrays: dict[str, np.ndarray],
-    examples: Examples,
+    examples: AnyExamples,
     progress: Callable[[int, int, float], None],
     drag: Drag,
     window: Window | None,
@@ -61,7 +61,7 @@ def _call(
     work: Train,
     seed: int,
     arrays: dict[str, np.ndarray],
-    examples: Examples,
+    examples: AnyExamples,
     progress: Callable[[int, int, float], None],
     drag: Drag,
     device: str,

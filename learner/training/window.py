@@ -20,6 +20,7 @@ from blake3 import blake3
 from pydantic import Field
 
 from hansa.common.data.examples import Examples
+from hansa.common.data.lazy import AnyExamples
 from hansa.common.process import faults
 from hansa.common.site.files import Files
 from hansa.common.values.bounds import Value
@@ -122,14 +123,14 @@ class Windows:
         """Return a job's bookmark, if there is one."""
         return self._marks.get(job)
 
-    def begin(self, task: Task, work: Train, seed: int, examples: Examples) -> Window:
+    def begin(self, task: Task, work: Train, seed: int, examples: AnyExamples) -> Window:
         """Return what a task trains on; the same task always gets the same window."""
         rows = len(examples)
         if not rows:
             return Window(Place(seed=seed), seed, 0, work.batch_size, 0, None)
         stored = self._marks.get(task.job)
         same = stored is not None and task.job in self._marks  # the data do not change while a learner runs
-        labels = stored.labels if stored and same else blake3(examples.y.tobytes()).hexdigest()
+        labels = stored.labels if stored and same else _digest(examples)
         mark = self._fitting(stored, task, work, rows, labels)
         new_pass = Place(seed=seed)
         start, taken = new_pass, 0
@@ -178,6 +179,12 @@ class Windows:
                 *(task.job, mark.task, work.after),
             )
         return mark
+
+
+def _digest(examples: AnyExamples) -> str:
+    """Return the digest of the labels; a Dataset without them is recognised by its length alone."""
+    labels = examples.y if isinstance(examples, Examples) else examples.labels
+    return blake3(b"" if labels is None else labels.tobytes()).hexdigest()
 
 
 def _number(task: str) -> int:

@@ -13,6 +13,7 @@ from blake3 import blake3
 from hansa.common.app import App
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.site.stock import Networks
+from hansa.common.torch.data import Tensors
 from hansa.common.torch.seeding import task_seed
 from hansa.common.values.errors import one_line
 from hansa.common.values.ids import TaskId
@@ -145,8 +146,9 @@ class Blocks:
             data, model = self._data(assignment), self._models.read(work.model)
         except (Exception, SystemExit):
             return None
-        assert data.tensors is not None
-        return _Member(assignment, model, data, Client(data.tensors, task_seed(assignment.task)))
+        if not isinstance(data.batches, Tensors):
+            raise NotBatched("examples are read from a Dataset, one by one")
+        return _Member(assignment, model, data, Client(data.batches, task_seed(assignment.task)))
 
     def _check(self, members: Sequence[_Member], updates: Sequence[Update]) -> None:
         """Train one client of some blocks alone, too; raise if that gives something else."""

@@ -16,6 +16,7 @@ from tests.golden.fleet import SITES
 from tests.waiting import until
 
 APP = f"{waiting_app.__file__}:app"
+SAVING = "from hansa.simulation import saves; saves.EVERY = 0; from hansa.common.cli import hansa; hansa()"
 
 
 class Scene:
@@ -29,14 +30,15 @@ class Scene:
         document = {"name": "scene", "seed": 11, "app": APP, "pace": {"rounds": 3}, "data": {"files": files}}
         (folder / "job.yaml").write_text(yaml.safe_dump(document | job))
 
-    def words(self, out: str, *options: str) -> list[str]:
-        """Return a command that simulates the job."""
-        return [sys.executable, "-m", "hansa", "simulate", "job.yaml", "--out", out, "--json", *options]
+    def words(self, out: str, *options: str, saving: bool = False) -> list[str]:
+        """Return a command that simulates the job; with `saving`, it saves after every event."""
+        how = ["-c", SAVING] if saving else ["-m", "hansa"]
+        return [sys.executable, *how, "simulate", "job.yaml", "--out", out, "--json", *options]
 
-    def start(self, out: str, *options: str, **env: str) -> "subprocess.Popen[str]":
+    def start(self, out: str, *options: str, saving: bool = False, **env: str) -> "subprocess.Popen[str]":
         """Start a simulation in a process group of its own."""
         return subprocess.Popen(
-            self.words(out, *options),
+            self.words(out, *options, saving=saving),
             cwd=self.folder,
             env=self.environment(**env),
             stdout=subprocess.PIPE,

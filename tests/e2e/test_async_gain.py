@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tests.e2e.conftest import ROOT
 
 MEASURE = """
@@ -12,6 +14,7 @@ print(json.dumps(async_gain.measure(["fedavg", "async-dvw"], sites=4, factor=4.0
 """
 
 
+@pytest.mark.slow
 def test_with_slow_sites_an_asynchronous_job_merges_more_in_the_same_time_and_completes() -> None:
     done = subprocess.run(
         [sys.executable, "-c", MEASURE],

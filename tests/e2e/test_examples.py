@@ -40,6 +40,7 @@ def _command(data: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_hospitals_are_compared_alone_in_federations_and_pooled(tmp_path: Path) -> None:
     write_hospitals(tmp_path, rows=40)
     words = ("--seeds", "1", "--rounds", "3", "--federations", "sync-dvw")
@@ -50,6 +51,7 @@ def test_hospitals_are_compared_alone_in_federations_and_pooled(tmp_path: Path) 
     assert shown[7].split()[1:] == ["8", "8", "8", "8", "32"]
 
 
+@pytest.mark.slow
 def test_more_writers_can_be_tried(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist", train=60, test=20, writers=3)
     shown = _script(tmp_path, "examples/writers/more_writers.py", "2", "--rounds", "1").splitlines()
@@ -57,6 +59,7 @@ def test_more_writers_can_be_tried(tmp_path: Path) -> None:
     assert shown[1].split()[0] == "2"
 
 
+@pytest.mark.slow
 def test_fashion_can_be_compared_with_rounds_and_without(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion-mnist", train=60, test=20)
     words = ("fedadam", "fedasync", "power-of-choice", "q-fedavg", "--rounds", "1", "--sites", "2")
@@ -114,6 +117,7 @@ def test_fashion_has_a_job_for_every_rule_and_they_differ_in_the_rule_alone() ->
 
 
 @pytest.mark.parametrize("name", ["radfed", "radfed-i", "composed", "fedavg"])
+@pytest.mark.slow
 def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     write_mnist(tmp_path / "mnist", train=80, test=20)
     job, out = f"examples/redistribution/{name}.yaml", tmp_path / "out"
@@ -130,6 +134,7 @@ def test_redistribution_runs_in_short(tmp_path: Path, name: str) -> None:
     assert [hop["trained"] for hop in newest["hops"]] == ([] if name == "fedavg" else [2, 2])
 
 
+@pytest.mark.slow
 def test_redistribution_is_measured_against_central_training(tmp_path: Path) -> None:
     write_mnist(tmp_path / "mnist", train=80, test=20)
     job, runs = "examples/redistribution/radfed.yaml", [tmp_path / "central", tmp_path / "radfed"]
@@ -172,6 +177,7 @@ def test_all_rows_of_the_radfed_paper_train_and_are_evaluated_equally_often(name
 
 
 @pytest.mark.parametrize("name", ["covertype", "mnist"])
+@pytest.mark.slow
 def test_the_experiment_of_the_radfed_paper_runs_in_short(tmp_path: Path, name: str) -> None:
     write_covertype(tmp_path / "covertype")
     write_mnist(tmp_path / "mnist", train=200, test=100)
@@ -202,6 +208,7 @@ def test_the_experiment_of_the_radfed_paper_runs_in_short(tmp_path: Path, name: 
         assert 0 < report["test"]["examples"] == report["test"]["examples_total"] < 300, "two of ten sites"
 
 
+@pytest.mark.slow
 def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     """A twin of the groups example: six sites instead of twenty, and noise with a bright row for clothes."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
@@ -223,6 +230,7 @@ def test_the_few_count_more_where_many_sites_are_alike(tmp_path: Path) -> None:
     assert told["why"] or told["weights"]["site-6"] > 1 / 6 > told["weights"]["site-1"]
 
 
+@pytest.mark.slow
 def test_what_groups_are_compared_with_runs_in_short(tmp_path: Path) -> None:
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)
     job, out = "examples/groups/equal.yaml", tmp_path / "out"
@@ -235,6 +243,7 @@ def test_what_groups_are_compared_with_runs_in_short(tmp_path: Path) -> None:
     assert history[-1]["metrics"]["accuracy"] >= 0
 
 
+@pytest.mark.slow
 def test_feddaf_goes_with_fedmmb(tmp_path: Path) -> None:
     """Groups are sought among updates of a window of batches, whose base weights are the examples used."""
     write_mnist(tmp_path / "fashion-mnist", train=400, test=60)

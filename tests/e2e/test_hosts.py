@@ -40,6 +40,8 @@ train: {epochs: 1, batch_size: 60, optimizer: {kind: sgd, lr: 0.001}}
 sites: {min: 3, wait: 60}
 """
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:

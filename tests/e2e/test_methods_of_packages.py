@@ -191,6 +191,7 @@ def close(one: Arrays, other: Arrays, tolerance: float = 1e-6) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_dp_fedavg(consortium: Consortium) -> None:
     norm, noise, target, rate, expected = 0.5, 0.2, 0.8, 0.3, 4.0
     consortium.stop("b")  # the job waits for its next life
@@ -252,6 +253,7 @@ def test_dp_fedavg(consortium: Consortium) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_fedcm_with_a_memory_at_every_site(consortium: Consortium) -> None:
     alpha, beta = 0.3, 0.4
     consortium.stop("b")  # the job waits for its next life
@@ -286,6 +288,7 @@ def test_fedcm_with_a_memory_at_every_site(consortium: Consortium) -> None:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_buffer_whose_stale_updates_fade(consortium: Consortium) -> None:
     half_life = 1.5
     settings = ("pace={updates: 30, buffer: 4}", f"weigh.half_life={half_life}")

@@ -13,6 +13,8 @@ from hansa.common.process.state import stop
 from tests.e2e.conftest import ROOT
 from tests.redis_server import free_port
 
+pytestmark = pytest.mark.slow
+
 
 def _commands() -> str:
     text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")

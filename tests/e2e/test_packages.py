@@ -5,6 +5,8 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import ROOT, Site, hansa
 from tests.redis_server import free_port
 from tests.support import install
@@ -59,6 +61,7 @@ def test_a_site_without_the_package_says_so(scene: Site) -> None:
         assert scene.cli("controller", "stop", "--state", state).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_package_brings_an_encoding_of_updates(tmp_path: Path) -> None:
     path = installed(tmp_path / "packages", "Sign")
     job = str(ROOT / "examples" / "digits" / "job.yaml")

@@ -11,6 +11,9 @@ import yaml
 from tests.e2e.conftest import hansa
 
 APP = """
+import random
+import numpy as np
+import torch
 from torch import nn
 from hansa import App
 
@@ -22,6 +25,23 @@ def build():
 
 app = App(model=build, classes=10)
 small = App(model=lambda: nn.Linear(64, 10), classes=10)
+
+class Rows:
+    def __init__(self, path, split):
+        with np.load(path) as arrays:
+            end = "_test" if split == "test" else ""
+            self.x, self.targets = torch.from_numpy(arrays["x" + end]), arrays["y" + end]
+
+    def __len__(self):
+        return len(self.targets)
+
+    def __getitem__(self, row):
+        return {"input": self.x[row], "labels": int(self.targets[row])}
+
+def noisy(example):
+    return example | {"input": example["input"] + random.random() * torch.rand(64)}
+
+lazy = App(model=build, classes=10, data=Rows, augment=noisy, workers=1)
 """
 JOB: dict[str, Any] = {
     "name": "small",
@@ -68,6 +88,17 @@ def test_a_simulation_and_a_federation_give_the_same_models_metrics_and_updates(
     assert again.returncode == 0, again.stderr
     assert digests(folder / "again") == digests(folder / "real")
     assert report_of(folder / "again")["simulation"]["settings"]["step_seconds"] == 0.01
+
+
+def test_datasets_with_random_transforms_have_the_same_models_whoever_reads_them(folder: Path) -> None:
+    words = ["--set", "app=app.py:lazy", "--set", "data.sites=2", "--set", "pace.rounds=2", "--json"]
+    done = hansa("run", "job.yaml", "--out", "real", *words, cwd=folder, timeout=240)
+    assert done.returncode == 0, done.stderr
+    done = hansa("simulate", "job.yaml", "--out", "simulated", *words, cwd=folder, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert digests(folder / "simulated") == digests(folder / "real")
+    real, simulated = (report_of(folder / name)["history"] for name in ("real", "simulated"))
+    assert [each["metrics"] for each in simulated] == [each["metrics"] for each in real]
 
 
 def test_a_table_has_a_row_for_each_version(folder: Path) -> None:

@@ -188,6 +188,7 @@ def test_control_variates_survive_a_kill_at_every_named_point(federation: Federa
     ],
     ids=["fednova", "q-fedavg with power of choice"],
 )
+@pytest.mark.slow
 def test_what_merges_are_prepared_with_survives_a_kill_at_every_named_point(
     federation: Federation, words: tuple[str, ...], updates: int
 ) -> None:
@@ -280,7 +281,7 @@ def test_a_job_survives_random_kills_of_every_process(federation: Federation, ru
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("federation", ["disk", "redis"], indirect=True)
+@pytest.mark.parametrize("federation", ["disk", pytest.param("redis", marks=pytest.mark.slow)], indirect=True)
 def test_encoded_updates_survive_a_kill_at_every_named_point(federation: Federation) -> None:
     """What was sent, what it stands for and what the site keeps of it: the same models, bit for bit."""
     victims = {

@@ -69,3 +69,18 @@ async def test_every_version_has_the_bytes_of_a_deployment(name: str, tmp_path: 
     counted = [(entry.bytes_up, entry.bytes_down) for entry in virtual.history]
     assert counted == [(entry.bytes_up, entry.bytes_down) for entry in real.history]
     assert all(up and down for up, down in counted[1:])
+
+
+async def test_what_each_site_finds_and_what_is_kept_are_as_in_a_deployment(tmp_path: Path) -> None:
+    """The last version of a job, here the only one, is evaluated by all, however long that takes."""
+    job = {"pace": {"rounds": 1}, "keep": {"best": {"metric": "loss"}}, "validation": {"fraction": 0.4}}
+    with threads(1):
+        async with running(tmp_path, TORCH) as client:
+            real = await finished(client, usual_job(TORCH, job))
+    virtual = simulate(tmp_path / "virtual", job, TORCH)
+    found = [(view.best, view.kept, view.history[1].evaluations) for view in (real, virtual)]
+    assert found[0] == found[1]
+    assert virtual.best == 1
+    assert len(virtual.history[1].evaluations) == len(virtual.history[1].updates)
+    assert virtual.history[1].confusion == real.history[1].confusion
+    assert virtual.history[1].coverage == 1

@@ -17,6 +17,7 @@ from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import Hop, Score, SiteEvaluation, Update, VersionView
 from hansa.common.values.ids import PROTOCOL
+from hansa.common.values.keep import BestSpec, KeepSpec
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import DaemonView, EventView, JobView, SiteProgress, StatusView, SurveyView
@@ -347,6 +348,8 @@ def hostile(view: Any, **fixed: Any) -> str:
         *Hop.model_fields,
         *Score.model_fields,
         *SiteEvaluation.model_fields,
+        *KeepSpec.model_fields,
+        *BestSpec.model_fields,
         *Update.model_fields,
         *SurveyView.model_fields,
     }

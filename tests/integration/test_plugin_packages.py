@@ -147,30 +147,54 @@ FAULTY = {
 }
 
 
+def _message(package: str, why: str) -> str:
+    return f"the plugin package '{package}' {'' if why.startswith('could') else 'has faults: '}"
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> "subprocess.CompletedProcess[str]":
+    """The list of rules where all faulty packages are installed, each with names of its own."""
+    folder = tmp_path_factory.mktemp("packages")
+    for number, (source, _) in enumerate(FAULTY.values()):
+        install(folder, f"faulty{number}_package", (HEAD + source).replace("faulty", f"faulty{number}"))
+    install(folder, "steps_rule", PACKAGE)
+    return _run(folder, "rules", "list")
+
+
 @pytest.mark.parametrize("what", FAULTY)
-def test_a_package_with_a_fault_is_named_with_it_and_the_others_work(tmp_path: Path, what: str) -> None:
+def test_a_package_with_a_fault_is_named_with_it_and_the_others_work(
+    listed: "subprocess.CompletedProcess[str]", what: str
+) -> None:
+    number, why = list(FAULTY).index(what), FAULTY[what][1]
+    assert listed.returncode == 0, listed.stderr
+    named = _message(f"faulty{number}_package", why)
+    (line,) = [line for line in listed.stderr.splitlines() if named in line]
+    assert why.replace("faulty", f"faulty{number}") in line
+    assert "Traceback" not in listed.stderr
+    assert "by-steps" in listed.stdout
+
+
+@pytest.mark.parametrize(
+    "what", ["a method is missing", "there is no such point", "its rule has parameters that do not fit"]
+)
+def test_a_rule_of_a_faulty_package_can_be_neither_shown_nor_used(tmp_path: Path, what: str) -> None:
     source, why = FAULTY[what]
     install(tmp_path, "faulty_package", HEAD + source)
     install(tmp_path, "steps_rule", PACKAGE)
     (tmp_path / "job.yaml").write_text("app: app.py:app\nrule: faulty\ndata: {source: digits}\n")
     (tmp_path / "part.yaml").write_text("app: app.py:app\nweigh: {kind: faulty}\ndata: {source: digits}\n")
     (tmp_path / "app.py").write_text("")
-    named = f"the plugin package 'faulty_package' {'' if why.startswith('could') else 'has faults: '}"
     commands: list[tuple[int, tuple[str, ...]]] = [
-        (0, ("rules", "list")),
         (1, ("rules", "show", "faulty")),
         (2, ("run", str(tmp_path / "job.yaml"))),
         (2, ("run", str(tmp_path / "part.yaml"))),
     ]
-    shown = []
     for code, words in commands:
         done = _run(tmp_path, *words)
-        shown.append(done.stdout)
         assert done.returncode == code, done.stderr
-        assert named in done.stderr
+        assert _message("faulty_package", why) in done.stderr
         assert why in done.stderr
         assert "Traceback" not in done.stderr
-    assert "by-steps" in shown[0]
     assert "weigh: steps" in _run(tmp_path, "rules", "show", "by-steps").stdout
 
 

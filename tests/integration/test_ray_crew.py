@@ -38,7 +38,14 @@ def cluster() -> Iterator[None]:
     connected.close()
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "memory of sites",
+        pytest.param("many models at once", marks=pytest.mark.slow),
+        pytest.param("training that listens", marks=pytest.mark.slow),
+    ],
+)
 def test_actors_give_the_same_models(tmp_path: Path, name: str) -> None:
     alone = golden(simulate(tmp_path / "alone", JOBS[name], TORCH))
     assert alone["status"] == "completed"
@@ -46,6 +53,7 @@ def test_actors_give_the_same_models(tmp_path: Path, name: str) -> None:
     assert golden(simulate(tmp_path / "ray", JOBS[name], TORCH, options)) == alone
 
 
+@pytest.mark.slow
 def test_a_task_that_ended_an_actor_is_done_again(tmp_path: Path) -> None:
     alone = golden(simulate(tmp_path / "alone", FEDAVG, POISONED))
     poison = poison_in(tmp_path / "ray", "once")
@@ -53,6 +61,7 @@ def test_a_task_that_ended_an_actor_is_done_again(tmp_path: Path) -> None:
     assert not poison.exists()
 
 
+@pytest.mark.slow
 def test_a_task_that_ended_two_actors_fails(tmp_path: Path) -> None:
     poison_in(tmp_path / "ray", "always")
     job = FEDAVG | {"pace": {"rounds": 1}}

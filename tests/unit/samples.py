@@ -1,10 +1,13 @@
 """Small models for the tests: specs, values, and stored copies of them."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from hypothesis import strategies as st
 
+from hansa.common.app import App
+from hansa.common.data.examples import Examples
 from hansa.common.models.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.values.ids import ModelKey
@@ -92,3 +95,10 @@ def specs(draw: st.DrawFn, most: int = 6) -> ModelSpec:
 def grid_of(weights: Sequence[float], peaks: Sequence[float]) -> Grid:
     """Return the grid that the accumulator chooses for these weights and largest magnitudes."""
     return Grid.over(max(map(size, weights, peaks)), len(weights))
+
+
+def loaded(app: App, path: Path, split: str) -> Examples:
+    """Return what an app loads into memory."""
+    examples = app.load(path, split)
+    assert isinstance(examples, Examples)
+    return examples

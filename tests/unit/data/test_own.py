@@ -16,6 +16,7 @@ from hansa.common.data.site_files import agreed, found_files
 from hansa.common.data.sources import read_source
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, InvalidInput
+from tests.unit.samples import loaded
 
 TABLE = "age,town,height,sick\n40,Ulm,1.5,no\n50,Bonn,1.6,yes\n61,Ulm,1.7,yes\n"
 WORDS = ("maybe", "no", "yes")
@@ -33,14 +34,14 @@ def write(folder: Path, name: str, text: str = TABLE) -> Path:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.CSV"])
 def test_a_site_reads_a_table_with_columns_of_words(tmp_path: Path, name: str) -> None:
-    held = app_of().load(write(tmp_path, name), "train")
+    held = loaded(app_of(), write(tmp_path, name), "train")
     assert held.x.tolist() == pytest.approx(np.array([[40, 1.5], [50, 1.6], [61, 1.7]]))
     assert held.y.tolist() == [1, 2, 2], "numbered by the app's words, though this site has no 'maybe'"
 
 
 def test_a_site_reads_what_is_split_for_it_to_the_same_numbers(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv")
-    own = app_of().load(path, "train")
+    own = loaded(app_of(), path, "train")
     spec = DataSpec(source=str(path), test=0)
     parted = divide(spec, 1, 1, app=app_of()).data.examples
     assert (parted.x.tolist(), parted.y.tolist()) == (own.x.tolist(), own.y.tolist())
@@ -57,13 +58,13 @@ def test_parquet_is_read_like_csv_or_says_how_to_install_what_reads_it(
     with pytest.raises(
         HansaError, match=r"a\.parquet: reading Parquet needs pyarrow: pip install 'hansa\[data\]'"
     ):
-        app_of().load(path, "train")
+        loaded(app_of(), path, "train")
     monkeypatch.undo()
     arrow = pytest.importorskip("pyarrow")
     columns = {"age": [40, 50, 61], "town": ["Ulm", "Bonn", "Ulm"], "height": [1.5, 1.6, 1.7]}
     table = arrow.table(columns | {"sick": ["no", "yes", "yes"]})
     pytest.importorskip("pyarrow.parquet").write_table(table, path)
-    held, text = app_of().load(path, "train"), app_of().load(write(tmp_path, "a.csv"), "train")
+    held, text = loaded(app_of(), path, "train"), loaded(app_of(), write(tmp_path, "a.csv"), "train")
     assert (held.x.tolist(), held.y.tolist()) == (text.x.tolist(), text.y.tolist())
 
 
@@ -72,9 +73,9 @@ def test_a_site_reads_a_folder_of_images_with_the_numbers_of_the_apps_words(tmp_
     for part, name, value in (("train", "no", 10), ("train", "yes", 200), ("test", "yes", 250)):
         (tmp_path / "a" / part / name).mkdir(parents=True, exist_ok=True)
         image.fromarray(np.full((2, 2), value, np.uint8)).save(tmp_path / "a" / part / name / f"{value}.png")
-    assert app_of().load(tmp_path / "a", "train").y.tolist() == [1, 2]
-    assert app_of().load(tmp_path / "a", "test").x.ravel().tolist() == [250] * 4
-    assert app_of().load(tmp_path / "a", "all").y.tolist() == [1, 2, 2]
+    assert loaded(app_of(), tmp_path / "a", "train").y.tolist() == [1, 2]
+    assert loaded(app_of(), tmp_path / "a", "test").x.ravel().tolist() == [250] * 4
+    assert loaded(app_of(), tmp_path / "a", "all").y.tolist() == [1, 2, 2]
     with pytest.raises(InvalidData, match="the labels are words"):
         app_of(class_names=()).load(tmp_path / "a", "train")
 
@@ -87,14 +88,14 @@ def test_labels_that_are_words_may_stand_in_an_npz_file(tmp_path: Path) -> None:
         x_test=np.ones((1, 3)),
         y_test=["maybe"],
     )
-    assert app_of().load(tmp_path / "a.npz", "train").y.tolist() == [2, 1]
-    assert app_of().load(tmp_path / "a.npz", "test").y.tolist() == [0]
+    assert loaded(app_of(), tmp_path / "a.npz", "train").y.tolist() == [2, 1]
+    assert loaded(app_of(), tmp_path / "a.npz", "test").y.tolist() == [0]
 
 
 def test_an_app_says_which_column_is_the_label_and_which_are_features(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "sick,b,a,c\n1,2,3,4\n0,5,6,7\n")
     app = App(model=list, classes=2, label="sick", columns=("a", "b"))
-    held = app.load(path, "train")
+    held = loaded(app, path, "train")
     assert (held.x.tolist(), held.y.tolist()) == ([[3, 2], [6, 5]], [1, 0])
     parted = divide(DataSpec(source=str(path), test=0), 1, 1, app=app).data
     assert (parted.examples.x.tolist(), parted.columns) == ([[3, 2], [6, 5]], ("a", "b"))
@@ -142,7 +143,7 @@ def test_what_a_site_cannot_read_is_described_in_one_sentence_with_the_file(
     tmp_path: Path, name: str, text: str, changes: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(HansaError) as refused:
-        app_of(**changes).load(write(tmp_path, name, text), "train")
+        loaded(app_of(**changes), write(tmp_path, name, text), "train")
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -248,7 +249,7 @@ def test_a_loader_of_the_app_is_asked_and_one_that_ignores_the_split_has_no_test
 
     for loader, wanted in ((heeds, "test"), (ignores, "validation"), (knows_none, "validation")):
         assert agreed(App(model=list, classes=2, data=loader), {"a": tmp_path}) == wanted
-        both = App(model=list, classes=2, data=loader).load(tmp_path, "all")
+        both = loaded(App(model=list, classes=2, data=loader), tmp_path, "all")
         assert both.x.tolist() == [*x.tolist(), *([[1.0, 2.0]] if loader is heeds else [])]
         assert len(both.y) == len(both.x)
 
@@ -258,7 +259,7 @@ def test_all_rows_are_those_for_training_and_those_for_testing(tmp_path: Path) -
     test = {"x_test": np.ones((2, 3)), "y_test": np.array([2, 1])}
     np.savez(tmp_path / "a.npz", allow_pickle=False, **arrays, **test)
     np.savez(tmp_path / "b.npz", allow_pickle=False, **arrays)
-    both = app_of().load(tmp_path / "a.npz", "all")
+    both = loaded(app_of(), tmp_path / "a.npz", "all")
     assert (both.x[:, 0].tolist(), both.y.tolist()) == ([0, 0, 0, 0, 1, 1], [0, 1, 2, 0, 2, 1])
-    assert app_of().load(tmp_path / "b.npz", "all").y.tolist() == [0, 1, 2, 0]
-    assert app_of().load(write(tmp_path, "a.csv"), "all").y.tolist() == [1, 2, 2]
+    assert loaded(app_of(), tmp_path / "b.npz", "all").y.tolist() == [0, 1, 2, 0]
+    assert loaded(app_of(), write(tmp_path, "a.csv"), "all").y.tolist() == [1, 2, 2]

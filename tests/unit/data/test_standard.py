@@ -80,7 +80,8 @@ def test_only_the_first_columns_are_touched() -> None:
 
 def test_test_rows_are_standardised_by_the_training_rows() -> None:
     train, test = np.array([[0.0], [2.0]]), np.array([[4.0]])
-    assert standardised(Examples(test, np.zeros(1)), Standard(kind="local"), train).x.tolist() == [[3.0]]
+    own = Examples(train, np.zeros(2))
+    assert standardised(Examples(test, np.zeros(1)), Standard(kind="local"), own).x.tolist() == [[3.0]]
 
 
 def test_pictures_are_columns_too_and_keep_their_shape() -> None:

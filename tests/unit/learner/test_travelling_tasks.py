@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from hansa.common.data.examples import Examples
 from hansa.common.models.frames import Layout, views
 from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
@@ -239,6 +240,7 @@ def test_both_stages_take_the_steps_of_the_paper(tmp_path: Path) -> None:
     own = PersonalFolder(DiskFiles(tmp_path / "personal")).committed(JobId("j"))
     assert own is not None
     known = trainer.shelf.get(ref_of(trainer))
+    assert isinstance(known.examples, Examples)
     x, y = torch.from_numpy(known.examples.x), torch.from_numpy(known.examples.y)
     network = networks.build(known.app, 7, "cpu")
     head, body = network.head, (network.adapter, network.norm)

@@ -10,12 +10,13 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.data.examples import Examples
 from hansa.common.torch.data import Tensors, loss_of, to_tensors
-from hansa.common.torch.metrics import BATCH, measure
+from hansa.common.torch.metrics import measure
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
 from hansa.controller.evaluation.plans import BySite, Pooled
 from hansa.controller.plugin.plans import EvalPlan
 
+BATCH = Tensors.usual
 CLASSIFY = App(model=nn.Module, classes=4)
 REGRESS = App(model=nn.Module, task="regression")
 LABEL = App(model=nn.Module, task="multilabel", classes=4)

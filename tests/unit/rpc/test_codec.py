@@ -423,6 +423,14 @@ def test_evaluations_make_the_round_trip(counts: list[int], loss: float) -> None
     assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
 
 
+def test_an_evaluation_on_both_parts_of_the_data_makes_the_round_trip() -> None:
+    part = {"n": 3, "loss_sum": 1.0, "confusion": ((2, 1), (0, 0))}
+    evaluation = Evaluation(**part, split="test", validation=Evaluation(n=2, loss_sum=0.5))
+    assert codec.outcome_from_wire(_wired(_report(evaluation))) == evaluation
+    with pytest.raises(ValueError, match="validation data are evaluated beside test data only"):
+        Evaluation(**part, validation=Evaluation(n=2, loss_sum=0.5))
+
+
 @given(st.lists(st.tuples(*[st.integers(0, (1 << 53) // 3)] * 3), max_size=9), NUMBERS)
 def test_evaluations_of_several_labels_make_the_round_trip(
     labels: list[tuple[int, int, int]], loss: float

@@ -13,6 +13,7 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.run.federation import LocalFederation
 from hansa.common.run.site_data import SiteData, located, prepare_data
 from hansa.common.values.errors import InvalidInput
+from tests.unit.samples import loaded
 
 APP = """
 from hansa import App
@@ -39,7 +40,7 @@ def test_words_that_are_labels_get_the_numbers_that_a_site_gives_them(tmp_path: 
     data = prepare_data(spec, None, tmp_path / "out")
     with np.load(data.files["site-1"]) as written:
         labels = sorted(written["y"].tolist())
-    assert labels == sorted(load_app(app).load(source, "train").y.tolist()) == [1] * 4 + [2] * 8
+    assert labels == sorted(loaded(load_app(app), source, "train").y.tolist()) == [1] * 4 + [2] * 8
 
 
 @pytest.mark.parametrize("source", ["pictures", "a.npz"])

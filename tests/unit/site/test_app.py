@@ -15,6 +15,7 @@ from hansa.common.data.examples import load_npz
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, InvalidData, Refused
 from hansa.common.values.results import Evaluation
+from tests.unit.samples import loaded
 
 SOURCE = """
 from hansa import App
@@ -192,8 +193,8 @@ def _with_nan(x: np.ndarray, row: int, value: float = np.nan) -> np.ndarray:
 
 def test_x_and_y_are_read_and_a_test_part_if_there_is_one(tmp_path: Path) -> None:
     path = _npz(tmp_path, x=X, y=Y, x_test=X[:2] + 100, y_test=Y[:2])
-    assert APP.load(path, "train").x.tolist() == X.tolist()
-    held = APP.load(path, "test")
+    assert loaded(APP, path, "train").x.tolist() == X.tolist()
+    held = loaded(APP, path, "test")
     assert (held.x.tolist(), len(held)) == ((X[:2] + 100).tolist(), 2)
 
 
@@ -240,7 +241,7 @@ def test_data_a_site_cannot_learn_from_is_refused_naming_file_and_place(
 @pytest.mark.parametrize("kind", ["int64", "uint8", "bool"])
 def test_an_example_may_have_several_labels_or_none(tmp_path: Path, kind: str) -> None:
     y = np.array([[1, 0, 1], [0, 0, 0], [1, 1, 1], [0, 1, 0]], kind)
-    held = App(model=list, task="multilabel", classes=3).load(_npz(tmp_path, x=X, y=y), "train")
+    held = loaded(App(model=list, task="multilabel", classes=3), _npz(tmp_path, x=X, y=y), "train")
     assert held.y.tolist() == y.tolist()
 
 
