@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +36,14 @@ class Scene:
         how = ["-c", SAVING] if saving else ["-m", "hansa"]
         return [sys.executable, *how, "simulate", "job.yaml", "--out", out, "--json", *options]
 
-    def start(self, out: str, *options: str, saving: bool = False, **env: str) -> "subprocess.Popen[str]":
+    def start(
+        self, out: str, *options: str, env: Mapping[str, str] | None = None, saving: bool = False
+    ) -> "subprocess.Popen[str]":
         """Start a simulation in a process group of its own."""
         return subprocess.Popen(
             self.words(out, *options, saving=saving),
             cwd=self.folder,
-            env=self.environment(**env),
+            env=self.environment(**(env or {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -29,7 +29,7 @@ CREWS = [
 def test_nothing_outlives_a_driver_that_is_killed(crew: list[str], tmp_path: Path) -> None:
     scene, mark = Scene(tmp_path), new_mark()
     scene.hold()
-    with scene.start("out", *crew, **mark) as driver:
+    with scene.start("out", *crew, env=mark) as driver:
         assert scene.busy(2)
         driver.kill()
     until(lambda: not marked(mark), 20, lambda: f"these are left: {marked(mark)}")
@@ -55,7 +55,7 @@ def test_a_driver_that_was_killed_goes_on_from_its_save(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_workers_and_keeps_the_results(crew: list[str], tmp_path: Path) -> None:
     scene, mark = Scene(tmp_path), new_mark()
     scene.hold()
-    with scene.start("out", *crew, **mark) as driver:
+    with scene.start("out", *crew, env=mark) as driver:
         assert scene.busy(2)
         os.killpg(driver.pid, signal.SIGINT)
         assert driver.stderr is not None
