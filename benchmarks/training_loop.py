@@ -1,10 +1,14 @@
-"""Compares the learner's training loop with a hand-written PyTorch loop on the same batches."""
+"""Compares the learner's training loop with hand-written PyTorch loops on the same batches.
+
+Data in memory are indexed by the hand-written loop; those of a Dataset go through PyTorch's DataLoader.
+"""
 
 import argparse
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -12,13 +16,16 @@ import numpy as np
 import torch
 from harness import machine, print_table, save
 from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from hansa import App
 from hansa.common.data.examples import Examples
-from hansa.common.torch.data import Tensors, to_tensors
+from hansa.common.data.lazy import Origin, check_dataset
+from hansa.common.torch.data import Data, Tensors, to_tensors
+from hansa.common.torch.lazy import LazyData
 from hansa.common.values.ids import ModelKey
+from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import OptimizerSpec
 from hansa.learner.training.loop import train
 
 PROMISE = 1.05
@@ -55,6 +62,7 @@ class Case:
     rows: int
     batch_size: int
     epochs: int
+    lazy: bool = False  # the data are a Dataset, read example by example
 
 
 CASES = [
@@ -63,6 +71,8 @@ CASES = [
         for size, epochs in ((8, 1), (16, 2), (64, 4), (256, 10))
     ),
     *(Case("CNN 28×28", small_cnn, (1, 28, 28), 384, size, 1) for size in (8, 32, 128)),
+    *(Case("MLP 8×8, Dataset", digits_mlp, (64,), 1500, size, 1, lazy=True) for size in (16, 64)),
+    *(Case("CNN 28×28, Dataset", small_cnn, (1, 28, 28), 384, size, 1, lazy=True) for size in (8, 32, 128)),
 ]
 
 
@@ -89,7 +99,39 @@ def by_hand(module: nn.Module, data: Tensors, case: Case) -> float:
     return mean
 
 
-def by_hansa(app: App, module: nn.Module, data: Tensors, case: Case) -> float:
+class Shuffled(Sampler[list[int]]):
+    """The batches of an epoch, in the order in which the learner has them."""
+
+    def __init__(self, rows: int, size: int, generator: torch.Generator) -> None:
+        self._rows, self._size, self._generator = rows, size, generator
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.randperm(self._rows, generator=self._generator)
+        return (rows.tolist() for rows in order.split(self._size))  # type: ignore[no-untyped-call]
+
+
+def by_loader(module: nn.Module, data: Tensors, case: Case) -> float:
+    """Train with PyTorch's DataLoader on a Dataset; return the last epoch's mean loss."""
+    torch.manual_seed(SEED)
+    order = Shuffled(len(data), case.batch_size, torch.Generator().manual_seed(SEED))
+    loader = DataLoader(TensorDataset(data.x, data.y), batch_sampler=order)
+    optimizer = torch.optim.SGD(module.parameters(), lr=OPTIMIZER.lr, momentum=OPTIMIZER.momentum)
+    criterion = nn.CrossEntropyLoss()
+    module.train()
+    mean = 0.0
+    for _ in range(case.epochs):
+        running = 0.0
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = criterion(module(x), y)
+            loss.backward()
+            optimizer.step()
+            running += loss.item() * len(y)
+        mean = running / len(data)
+    return mean
+
+
+def by_hansa(app: App, module: nn.Module, data: Data, case: Case) -> float:
     """Train as the learner does."""
     work = Train(
         model=ModelKey("none"),
@@ -110,9 +152,12 @@ def compare(case: Case, repetitions: int) -> dict[str, Any]:
     torch.manual_seed(SEED)
     ours, hand = case.model(), case.model()
     first = {name: value.clone() for name, value in ours.state_dict().items()}
+    examples = check_dataset(app, TensorDataset(data.x, data.y), Origin("", Path("memory"), "train"))
+    mine = LazyData(app, examples, "cpu") if case.lazy else data
+    theirs = by_loader if case.lazy else by_hand
     runs: dict[str, tuple[nn.Module, Callable[[], float]]] = {
-        "ours": (ours, lambda: by_hansa(app, ours, data, case)),
-        "hand": (hand, lambda: by_hand(hand, data, case)),
+        "ours": (ours, lambda: by_hansa(app, ours, mine, case)),
+        "hand": (hand, lambda: theirs(hand, data, case)),
     }
     seconds: dict[str, list[float]] = {"ours": [], "hand": []}
     cpu: dict[str, list[float]] = {"ours": [], "hand": []}

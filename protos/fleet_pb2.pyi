@@ -591,6 +591,11 @@ class TrainWork(google.protobuf.message.Message):
     SOURCE_FIELD_NUMBER: builtins.int
     AUXILIARY_FIELD_NUMBER: builtins.int
     ENCODING_FIELD_NUMBER: builtins.int
+    SCHEDULE_FIELD_NUMBER: builtins.int
+    CLIP_FIELD_NUMBER: builtins.int
+    ACCUMULATE_FIELD_NUMBER: builtins.int
+    BF16_FIELD_NUMBER: builtins.int
+    MAX_SECONDS_FIELD_NUMBER: builtins.int
     model: builtins.str
     version: builtins.int
     epochs: builtins.int
@@ -611,6 +616,14 @@ class TrainWork(google.protobuf.message.Message):
     """if not 0: first the site's own tensors alone for this many epochs, then the others"""
     keep_optimizer: builtins.bool
     """continue with the optimizer's state after the site's last task of this job"""
+    clip: builtins.float
+    """if not 0: the largest norm of a step's gradients"""
+    accumulate: builtins.int
+    """batches that make up a step"""
+    bf16: builtins.bool
+    """the network computes in bfloat16 in training"""
+    max_seconds: builtins.float
+    """if not 0: the task ends after so many seconds"""
     @property
     def tensors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """those to train and return; empty: all"""
@@ -628,6 +641,10 @@ class TrainWork(google.protobuf.message.Message):
     @property
     def encoding(self) -> global___LocalPlugin:
         """how the update is sent; absent: as it is"""
+
+    @property
+    def schedule(self) -> global___Schedule:
+        """of the learning rate within the task; absent: it is constant"""
 
     def __init__(
         self,
@@ -650,9 +667,14 @@ class TrainWork(google.protobuf.message.Message):
         source: global___LocalPlugin | None = ...,
         auxiliary: collections.abc.Iterable[global___Auxiliary] | None = ...,
         encoding: global___LocalPlugin | None = ...,
+        schedule: global___Schedule | None = ...,
+        clip: builtins.float = ...,
+        accumulate: builtins.int = ...,
+        bf16: builtins.bool = ...,
+        max_seconds: builtins.float = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["encoding", b"encoding", "optimizer", b"optimizer", "source", b"source"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "model", b"model", "optimizer", b"optimizer", "personal_epochs", b"personal_epochs", "plugins", b"plugins", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["encoding", b"encoding", "optimizer", b"optimizer", "schedule", b"schedule", "source", b"source"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accumulate", b"accumulate", "after", b"after", "auxiliary", b"auxiliary", "base", b"base", "batch_size", b"batch_size", "batches", b"batches", "bf16", b"bf16", "clip", b"clip", "committed", b"committed", "encoding", b"encoding", "epochs", b"epochs", "keep_optimizer", b"keep_optimizer", "max_seconds", b"max_seconds", "model", b"model", "optimizer", b"optimizer", "personal_epochs", b"personal_epochs", "plugins", b"plugins", "schedule", b"schedule", "source", b"source", "steps", b"steps", "tensors", b"tensors", "validate", b"validate", "version", b"version"]) -> None: ...
 
 global___TrainWork = TrainWork
 
@@ -728,13 +750,16 @@ class Optimizer(google.protobuf.message.Message):
     MOMENTUM_FIELD_NUMBER: builtins.int
     WEIGHT_DECAY_FIELD_NUMBER: builtins.int
     AMSGRAD_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
     kind: builtins.str
-    """sgd, adam, adamw"""
+    """sgd, adam and others of PyTorch, in lower case"""
     lr: builtins.float
     momentum: builtins.float
     weight_decay: builtins.float
     amsgrad: builtins.bool
     """adam and adamw only"""
+    more: builtins.str
+    """the other fields that have values, as a JSON object"""
     def __init__(
         self,
         *,
@@ -743,10 +768,45 @@ class Optimizer(google.protobuf.message.Message):
         momentum: builtins.float = ...,
         weight_decay: builtins.float = ...,
         amsgrad: builtins.bool = ...,
+        more: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["amsgrad", b"amsgrad", "kind", b"kind", "lr", b"lr", "momentum", b"momentum", "weight_decay", b"weight_decay"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["amsgrad", b"amsgrad", "kind", b"kind", "lr", b"lr", "momentum", b"momentum", "more", b"more", "weight_decay", b"weight_decay"]) -> None: ...
 
 global___Optimizer = Optimizer
+
+@typing.final
+class Schedule(google.protobuf.message.Message):
+    """How the learning rate changes from step to step."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: builtins.int
+    EVERY_FIELD_NUMBER: builtins.int
+    FACTOR_FIELD_NUMBER: builtins.int
+    OVER_FIELD_NUMBER: builtins.int
+    LEAST_FIELD_NUMBER: builtins.int
+    kind: builtins.str
+    """step, cosine, exponential"""
+    every: builtins.int
+    """step: steps until the next factor"""
+    factor: builtins.float
+    """step and exponential"""
+    over: builtins.int
+    """cosine: steps until the end; 0: those of the task"""
+    least: builtins.float
+    """cosine: the share of the rate at the end"""
+    def __init__(
+        self,
+        *,
+        kind: builtins.str = ...,
+        every: builtins.int = ...,
+        factor: builtins.float = ...,
+        over: builtins.int = ...,
+        least: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["every", b"every", "factor", b"factor", "kind", b"kind", "least", b"least", "over", b"over"]) -> None: ...
+
+global___Schedule = Schedule
 
 @typing.final
 class LocalPlugin(google.protobuf.message.Message):

@@ -38,6 +38,11 @@ def prepare(spec: JobSpec, sites: int | None, folder: Path) -> Prepared:
         raise InvalidJob("data: is required; it names the sites' data, such as data: {source: digits}")
     if spec.data.central:
         raise InvalidInput("data.central: central training has no sites to simulate; use `hansa run`")
+    if spec.train.max_seconds is not None:
+        raise InvalidInput(
+            "train.max_seconds: the time of a simulation is virtual, and this is real time; use pace: {kind:"
+            " semisync}, or train.batches"
+        )
     app = load_app(spec.app)
     if spec.data.files is not None:
         if sites is not None:

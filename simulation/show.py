@@ -12,7 +12,8 @@ from pathlib import Path
 import click
 
 from hansa.common.job.spec import JobSpec
-from hansa.common.run.folder import MODEL, REPORT, RESOLVED
+from hansa.common.report.material import PAGE, REPORT, RESOLVED
+from hansa.common.run.folder import MODEL
 from hansa.common.run.summary import print_best, quality, quality_at_test_sites
 from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.live import show_live
@@ -173,5 +174,5 @@ def _print_summary(view: JobView, folder: Path, simulation: Simulation, wall: fl
         click.echo(f"  replay   every version is that of job {view.job}, bit for bit")
     click.echo(f"  model    {where}/{MODEL}")
     print_best(view, where)
-    click.echo(f"  report   {where}/{REPORT}")
+    click.echo(f"  report   {where}/{PAGE}, for programs {REPORT} beside it")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")

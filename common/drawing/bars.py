@@ -99,9 +99,8 @@ def histogram(
     total = sum(counts.values())
     mean = sum(value * count for value, count in counts.items()) / total
     description = about or f"{total:,} {y}: {x.label} {min(counts)} to {high}, {mean:.3g} on average."
-    if step > 1:
-        description += f" Each bar stands for {step} values."
-    return picture(title, description, *size, ground.ground[:1], drawn, ground.ground[1:])
+    remark = f"Each bar stands for {step} values." if step > 1 else ""
+    return picture(title, description, *size, ground.ground[:1], drawn, ground.ground[1:], remark=remark)
 
 
 def scatter(

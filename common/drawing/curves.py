@@ -34,21 +34,22 @@ def curves(
     y: Axis,
     about: str = "",
     size: tuple[float, float] = (WIDTH, HEIGHT),
-    end_names: bool | None = None,
+    pale_beyond: int = COLORS,
 ) -> Element:
     """Return curves; more than eight are drawn pale, with their median, the highest and the lowest named.
 
-    Long curves are thinned, and the description says so. `end_names` False leaves out the names.
+    Up to `pale_beyond` are all named instead; colours that come again are dashed. Long curves are thinned,
+    and the description says so.
     """
     series = [each for each in series if any(value is not None for _, value in each.points)]
     if not series:
         return nothing(title, size)
-    many = len(series) > COLORS
+    many = len(series) > pale_beyond
     less = [thinned(each, CLOUD if many else POINTS) for each in series]
     lines = [each.series for each in less]
     middle = thinned(Series("median", _median(series) if many else ())).series
-    ends = _extremes(series, middle, y) if many else [(each, f"s{at}") for at, each in enumerate(lines)]
-    named = end_names if end_names is not None else len(series) > 1
+    ends = _extremes(series, middle, y) if many else [_colored(at, each) for at, each in enumerate(lines)]
+    named = len(series) > 1
     right = room_for([each.name for each, _ in ends]) if named else 14.0
     xs = [place for each in lines for place, _ in each.points]
     ys = [value for each in lines for _, value in each.points if value is not None]
@@ -66,8 +67,13 @@ def curves(
         parts += names_at_ends(heights, ground.right, ground.top, ground.bottom, right)
     each = max(each.each for each in less)
     remark = (note_of_means if many else note)(each)
-    words = " ".join(filter(None, [about or described(series, x, y), remark]))
-    return picture(title, words, *size, ground.ground, parts)
+    return picture(title, about or described(series, x, y), *size, ground.ground, parts, remark=remark)
+
+
+def _colored(at: int, line: Series) -> tuple[Series, str]:
+    """Return a line with the class of its colour; there are eight, and then they are dashed."""
+    color = at if line.color is None else line.color
+    return replace(line, dashed=line.dashed or color >= COLORS), f"s{color % COLORS}"
 
 
 def nothing(

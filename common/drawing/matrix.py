@@ -57,7 +57,7 @@ def heat_map(
                 continue
             share = shades[at][to] if shades else (value - base) / (most - base) if most > base else 0.0
             share = share or 0.0
-            level = round(share * SHADES)
+            level = max(1, round(share * SHADES)) if value != base else 0  # little is not nothing
             if not single or level == 0:
                 painted[level] = painted.get(level, "") + box
                 continue

@@ -27,9 +27,18 @@ class Plot:
 
 
 def picture(
-    title: str, about: str, width: float, height: float, *parts: Element | Iterable[Element]
+    title: str,
+    about: str,
+    width: float,
+    height: float,
+    *parts: Element | Iterable[Element],
+    remark: str = "",
 ) -> Element:
-    """Return a picture with its title and a description for those who cannot see it."""
+    """Return a picture with its title and a description for those who cannot see it.
+
+    A `remark` on what is not drawn as it was measured belongs to the description, and below the picture.
+    """
+    about = " ".join(filter(None, [about, remark]))
     key = f"{zlib.crc32(repr((title, about, width, height)).encode()):08x}"
     return tag(
         "svg",
@@ -40,6 +49,7 @@ def picture(
         viewBox=f"0 0 {width:g} {height:g}",
         role="img",
         aria_labelledby=f"t{key} d{key}" if about else f"t{key}",
+        data_remark=remark or None,
     )
 
 

@@ -8,7 +8,7 @@ from hansa.common.drawing.markup import tag
 from hansa.common.drawing.plot import HEIGHT, WIDTH, names_at_ends, path, picture, plot, polyline, room_for
 from hansa.common.drawing.scale import Axis, brief
 from hansa.common.drawing.style import COLORS
-from hansa.common.drawing.thinning import POINTS
+from hansa.common.drawing.thinning import POINTS, note_of_means
 
 SHARES = Axis("share", lambda value: f"{value:.0%}", least=0.0, most=1.0)
 
@@ -51,11 +51,9 @@ def stacked(
         ends.append((name, (upper[-1][1] + lower[-1][1]) / 2, class_))
         below = above
     parts += names_at_ends(ends, ground.right, ground.top + 4, ground.bottom - 4, right)
-    each = -(-len(amounts) // POINTS)
     description = about or _described(names, places, x)
-    if each > 1:
-        description += f" Each place is the mean of {each} points."
-    return picture(title, description, *size, ground.ground[:1], parts, ground.ground[1:])
+    remark = note_of_means(-(-len(amounts) // POINTS))
+    return picture(title, description, *size, ground.ground[:1], parts, ground.ground[1:], remark=remark)
 
 
 def _shares(

@@ -51,7 +51,7 @@ def strip(
         return nothing(title, (width, 100.0), "There are no rounds yet.")
     every = -(-len(rounds) // COLUMNS)
     columns = -(-len(rounds) // every)
-    left = min(170.0, max(map(width_of, sites)) + 14.0)
+    left = min(170.0, max(map(width_of, [*sites, x.label])) + 16.0)
     tall = ROW if len(sites) <= 40 else LOW_ROW
     wide = min(26.0, (width - left - 10) / columns)
     gap = 2.0 if wide >= 8 else 1.0 if wide >= 4 else 0.3
@@ -101,12 +101,12 @@ def strip(
         text(left - 8, bottom + 14, x.label, "name end"),
     ]
     description = about or f"{len(sites)} sites and {len(rounds)} rounds."
-    if every > 1:
-        description += (
-            f" Each column stands for {every} rounds: the darker, the more of them a site took part in."
-            " Red at the bottom is the share of updates that were lost."
-        )
-    return picture(title, description, width, bottom + 22, parts, labels, hover)
+    remark = (
+        f"Each column stands for {every} rounds: the darker, the more of them a site took part in;"
+        " red at the bottom is the share of updates that were lost."
+    )
+    joined = remark if every > 1 else ""
+    return picture(title, description, width, bottom + 22, parts, labels, hover, remark=joined)
 
 
 def _ground(level: int, steps: str) -> Element:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 Point = tuple[float, float | None]  # None: there is no value here, and the line has a gap
@@ -17,6 +17,7 @@ class Series:
     points: Sequence[Point]
     band: Sequence[tuple[float, float, float]] = ()  # place, lowest and highest
     dashed: bool = False
+    color: int | None = None  # None: its place in the picture
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def thinned(series: Series, most: int = POINTS) -> Thinned:
         ends = [bands.get(place, (y, y)) for place, y in known]
         points.append((x, fmean(y for _, y in known)))
         band.append((x, min(low for low, _ in ends), max(high for _, high in ends)))
-    return Thinned(Series(series.name, points, band, series.dashed), each)
+    return Thinned(replace(series, points=points, band=band), each)
 
 
 def note(each: int, what: str = "points") -> str:

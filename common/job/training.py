@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, Value
-from hansa.common.values.training import OptimizerSpec
+from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, Value
+from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
 
 
 class GroupSpec(Value):
@@ -66,6 +66,19 @@ class TrainSpec(Value):
     until: UntilSpec | None = Field(None, description="instead of a fixed number of epochs")
     batch_size: int = Field(32, ge=1, le=BATCH, strict=True)
     optimizer: OptimizerSpec = OptimizerSpec()
+    schedule: ScheduleSpec = Field(ScheduleSpec(), description="how the learning rate changes")
+    clip: float | None = Field(
+        None, gt=0, le=1e9, description="gradients with a larger norm are scaled down to it"
+    )
+    accumulate: int = Field(
+        1, ge=1, le=BATCHES, strict=True, description="batches whose gradients make up one step"
+    )
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="bf16: networks compute in bfloat16 in training; weights stay as they are"
+    )
+    max_seconds: float | None = Field(
+        None, gt=0, le=SECONDS, description="after so many seconds a task ends with the steps made by then"
+    )
     proximal: float | None = Field(
         None, ge=0, description="FedProx's μ: short for local: {kind: proximal, mu: …}"
     )
@@ -78,4 +91,16 @@ class TrainSpec(Value):
     def _epochs_or_batches(self) -> "TrainSpec":
         if self.batches is not None and self.epochs is not None:
             raise ValueError("a task has a number of epochs or of batches; give epochs or batches, not both")
+        return self
+
+    @model_validator(mode="after")
+    def _windows_are_whole(self) -> "TrainSpec":
+        if self.batches is not None and self.accumulate > 1:
+            raise ValueError(
+                "accumulate does not go with batches: a batch of a window is a step; use a larger batch_size"
+            )
+        if self.batches is not None and self.max_seconds is not None:
+            raise ValueError(
+                "max_seconds does not go with batches: the next window begins where this one is to end"
+            )
         return self

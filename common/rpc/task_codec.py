@@ -15,11 +15,11 @@ from hansa.common.values.ids import (
     odd_tensor,
     site_name,
 )
+from hansa.common.values.optimizers import ALWAYS, OptimizerSpec, ScheduleSpec
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
 from hansa.common.values.training import (
     AuxiliarySpec,
     LocalPluginSpec,
-    OptimizerSpec,
     Standard,
     Travel,
     ValidationSpec,
@@ -79,10 +79,14 @@ def _train_to_wire(work: Train) -> fleet.TrainWork:
     wire.batches = work.batches
     wire.after = work.after
     wire.batch_size = work.batch_size
-    wire.optimizer.MergeFrom(fleet.Optimizer(**work.optimizer.model_dump()))
+    wire.optimizer.MergeFrom(_optimizer_to_wire(work.optimizer))
     wire.validate = work.validate_update
     wire.plugins.extend(_plugin_to_wire(plugin) for plugin in work.plugins)
     wire.keep_optimizer = work.keep_optimizer
+    if work.schedule.changes:
+        wire.schedule.MergeFrom(_schedule_to_wire(work.schedule))
+    wire.clip, wire.accumulate = work.clip, work.accumulate
+    wire.bf16, wire.max_seconds = work.precision == "bf16", work.max_seconds
     wire.auxiliary.extend(fleet.Auxiliary(**each.model_dump()) for each in work.auxiliary)
     if work.source is not None:
         wire.source.MergeFrom(_plugin_to_wire(work.source))
@@ -117,10 +121,17 @@ def task_from_wire(wire: fleet.Task) -> Task:
                 batches=wire.train.batches,
                 after=wire.train.after and identifier(wire.train.after, "task"),
                 batch_size=wire.train.batch_size,
-                optimizer=OptimizerSpec.model_validate(_fields(wire.train.optimizer)),
+                optimizer=_optimizer_from_wire(wire.train.optimizer),
                 plugins=tuple(_plugin_from_wire(plugin) for plugin in wire.train.plugins[: PLUGINS + 1]),
                 validate_update=wire.train.validate,
                 keep_optimizer=wire.train.keep_optimizer,
+                schedule=_schedule_from_wire(wire.train.schedule)
+                if wire.train.HasField("schedule")
+                else ScheduleSpec(),
+                clip=wire.train.clip,
+                accumulate=wire.train.accumulate,
+                precision="bf16" if wire.train.bf16 else "float32",
+                max_seconds=wire.train.max_seconds,
                 source=_plugin_from_wire(wire.train.source) if wire.train.HasField("source") else None,
                 encoding=_plugin_from_wire(wire.train.encoding) if wire.train.HasField("encoding") else None,
                 auxiliary=tuple(_auxiliary_from_wire(each) for each in wire.train.auxiliary[: AUXILIARY + 1]),
@@ -211,5 +222,33 @@ def _travel_from_wire(wire: fleet.Travel) -> Travel:
     )
 
 
-def _fields(wire: fleet.Optimizer) -> dict[str, object]:
-    return {field: getattr(wire, field) for field in OptimizerSpec.model_fields}
+def _optimizer_to_wire(spec: OptimizerSpec) -> fleet.Optimizer:
+    common = {name: getattr(spec, name) for name in ("kind", "lr", *ALWAYS)}
+    return fleet.Optimizer(**common, more=json.dumps(spec.more))
+
+
+def _optimizer_from_wire(wire: fleet.Optimizer) -> OptimizerSpec:
+    more = json.loads(wire.more or "{}")
+    common = {name: getattr(wire, name) for name in ("kind", "lr", *ALWAYS)}
+    if not isinstance(more, dict) or more.keys() & common.keys():
+        raise InvalidInput("the further fields of the optimizer are not an object of their own")
+    return OptimizerSpec.model_validate(common | more)
+
+
+def _schedule_to_wire(spec: ScheduleSpec) -> fleet.Schedule:
+    return fleet.Schedule(
+        kind=spec.kind, every=spec.every or 0, factor=spec.factor or 0, over=spec.over or 0, least=spec.least
+    )
+
+
+def _schedule_from_wire(wire: fleet.Schedule) -> ScheduleSpec:
+    return ScheduleSpec.model_validate(
+        {
+            "kind": wire.kind,
+            "by": "step",
+            "every": wire.every or None,
+            "factor": wire.factor or None,
+            "over": wire.over or None,
+            "least": wire.least,
+        }
+    )

@@ -47,6 +47,12 @@ INTERRUPTED = 130  # the exit code, whichever signal it was
     help="CPU threads for PyTorch in each learner and evaluator. Another number may change the last bits.",
 )
 @click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="Where PyTorch computes in every learner and evaluator, such as cuda:0.",
+)
+@click.option(
     "--central",
     is_flag=True,
     help="Train centrally, for comparison: one site holds all data; its batches are as large as all sites'.",
@@ -68,6 +74,7 @@ def run(
     changes: tuple[str, ...],
     slowed: tuple[str, ...],
     threads: int,
+    device: str,
     central: bool,
     out: Path | None,
     as_json: bool,
@@ -89,6 +96,10 @@ def run(
         )
     require_fitting_layers(spec, file)
     factors = _factors(slowed)
+    if device != "cpu":
+        from hansa.common.torch.devices import require_device
+
+        require_device(device)
     name = central_name(spec) if central else spec.name
     folder = (
         out or Path(".hansa/runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
@@ -96,7 +107,7 @@ def run(
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     data = prepare_data(located(spec, file), sites, folder, central)
-    federation = LocalFederation(data, folder, factors, central, threads)
+    federation = LocalFederation(data, folder, factors, central, threads, device)
     try:
         view = asyncio.run(federation.run(quiet=as_json))
     except (Interrupted, HansaError) as error:

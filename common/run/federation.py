@@ -32,6 +32,7 @@ class LocalFederation:
         slow: Mapping[str, float],
         central: bool = False,
         threads: int = 1,
+        device: str = "cpu",
     ) -> None:
         for name in slow:
             if name not in data.files:
@@ -45,6 +46,7 @@ class LocalFederation:
         self._slow = slow  # the factor by which each site's training is slowed down
         self._central = central  # one site holds all data
         self._threads = threads  # PyTorch's, of each learner and evaluator
+        self._device = device
         self._processes = Processes(folder)
         self._stop = Interruption()
 
@@ -95,7 +97,7 @@ class LocalFederation:
     async def _start(self) -> str:
         """Start all processes; return the controller's address."""
         address = await self._processes.start_controller()
-        self._processes.start_sites(address, self._data, self._slow, self._threads)
+        self._processes.start_sites(address, self._data, self._slow, self._threads, self._device)
         return address
 
     async def _await_evaluators(self, client: AsyncClient) -> None:

@@ -8,12 +8,14 @@ import yaml
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
-from hansa.common.ui.job_documents import without_history
+from hansa.common.report.job import job_page
+from hansa.common.report.material import PAGE, REPORT, RESOLVED, material_of
+from hansa.common.ui.job_documents import details, without_history
 from hansa.common.values.documents import pieces
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
-REPORT, MODEL, RESOLVED = "report.json", "model.safetensors", "job.resolved.yaml"
+MODEL = "model.safetensors"
 HEAD = """\
 # The job as it was run, with every default filled in. It is a job file: `hansa run` with it runs the job
 # again. `made_with` only says what it was run with.
@@ -43,7 +45,7 @@ def model_file(version: int, view: JobView) -> str:
 def keep_report(
     folder: Path, view: JobView, spec: JobSpec, threads: int | None = None, **more: object
 ) -> None:
-    """Write a job's report, with what only this machine knows, and what `more` there is to say.
+    """Write a job's report, for programs and as a page, with what only this machine knows and `more`.
 
     That is where the data came from, and how many threads PyTorch had at each site.
     """
@@ -53,6 +55,8 @@ def keep_report(
     with (folder / REPORT).open("w", encoding="utf-8") as file:
         file.writelines(pieces(report, "history", (entry.model_dump() for entry in view.history)))
         file.write("\n")
+    page = job_page(material_of(details(view) | here | more, str(folder)))
+    (folder / PAGE).write_text(page, encoding="utf-8")
 
 
 def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int | None = None) -> None:

@@ -46,14 +46,17 @@ class Processes:
             )
         return str(json.loads((state / "controller.lock").read_text())["address"])
 
-    def start_sites(self, address: str, data: SiteData, slow: Mapping[str, float], threads: int) -> None:
+    def start_sites(
+        self, address: str, data: SiteData, slow: Mapping[str, float], threads: int, device: str
+    ) -> None:
         """Start the learners and evaluators of the sites."""
         learners = [("learner", name, ["--slow", str(slow.get(name, 1))]) for name in data.learners]
         evaluators = [("evaluator", name, ["--split", split]) for name, split in data.evaluators.items()]
         for role, name, more in (*learners, *evaluators):
             arguments = [role, "start", "--controller", address, "--site", name, "--app", data.spec.app]
             arguments += ["--data", str(data.files[name]), "--state", str(self._folder / name)]
-            arguments += ["--threads", str(threads), "--drain", "0", "--keep-going", *more]
+            arguments += ["--threads", str(threads), "--device", device]
+            arguments += ["--drain", "0", "--keep-going", *more]
             log = self._log(f"{role}-{name}")
             self._nursery.start(f"{role} {name}", arguments, log, environment=ALONE)
 

@@ -12,9 +12,10 @@ import click
 
 from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import DataSpec, JobSpec
-from hansa.common.run.folder import MODEL, REPORT, RESOLVED, model_file
-from hansa.common.ui.job_warnings import metrics_missing
+from hansa.common.report.material import PAGE, REPORT, RESOLVED
+from hansa.common.run.folder import MODEL, model_file
 from hansa.common.values.history import Findings
+from hansa.common.values.remarks import metrics_missing
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
@@ -58,7 +59,7 @@ def print_summary(view: JobView, folder: Path, file: Path, spec: JobSpec, split:
     part = "" if travel_of(spec).whole else ", with the tensors that travel"
     click.echo(f"  model    {where}/{MODEL}{part}")
     print_best(view, where)
-    click.echo(f"  report   {where}/{REPORT}, logs in {where}/logs")
+    click.echo(f"  report   {where}/{PAGE}, for programs {REPORT} beside it, logs in {where}/logs")
     click.echo(f"  job      {where}/{RESOLVED}, with every default filled in")
     click.echo()
     click.echo("Next:")

@@ -24,7 +24,7 @@ from hansa.common.ui.options import (
     run_async,
     state_option,
 )
-from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
+from hansa.common.values.errors import HansaError, InvalidData
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import plain
 
@@ -266,9 +266,8 @@ def _set_up_torch(device: str, threads: int | None) -> None:
     wait_without_spinning()  # several learners often share a machine
     import torch
 
+    from hansa.common.torch.devices import require_device
+
     if threads:
         torch.set_num_threads(threads)
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise InvalidInput(f"--device {device}: {str(error).splitlines()[0]}") from None
+    require_device(device)

@@ -20,6 +20,11 @@ def spec_of(module: nn.Module) -> ModelSpec:
     norms = _norms(module)
     infos = []
     for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidApp(
+                f"{name}: the model keeps a {type(tensor).__name__} there (get_extra_state), and only"
+                " tensors can be sent; keep it in a buffer, or outside the model's state"
+            )
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:
             raise InvalidApp(f"{name}: tensors of type {dtype} cannot be sent")

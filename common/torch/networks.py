@@ -35,7 +35,26 @@ def build(app: App, seed: int, device: str) -> Any:
             f"model= returned a {type(network).__name__}, not a torch module;"
             " are train= and evaluate= missing?"
         )
-    return network.to(device)
+    return uncompiled(network).to(device)
+
+
+def uncompiled(network: Any) -> Any:
+    """Return a network without the wrappers of `torch.compile`, which would be in its tensors' names.
+
+    Its forward passes are still compiled, in the way that the app asked for.
+    """
+    for name, part in list(network.named_children()):
+        setattr(network, name, uncompiled(part))
+    inner = getattr(network, "_orig_mod", None)
+    if inner is None:
+        return network
+    forward = inner.forward
+
+    def traced(*inputs: Any, **named: Any) -> Any:  # torch does not trace its own layers by themselves
+        return forward(*inputs, **named)
+
+    inner.forward = network.dynamo_ctx(traced)
+    return inner
 
 
 def describe(network: Any) -> ModelSpec:

@@ -1,6 +1,5 @@
 """`hansa job compare`: jobs side by side, and whether they learn what a reference learns."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +10,9 @@ import click
 
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.models.checkpoints import load_checkpoint
+from hansa.common.report.comparison import comparison_page
+from hansa.common.report.layout import write_page
+from hansa.common.report.material import REPORT, read_material
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.concordance import Compared, Concordance, Model, concord
 from hansa.common.ui.job_documents import SUMMARY, summary
@@ -20,12 +22,11 @@ from hansa.common.ui.versions import numbers
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.history import VersionView, finite
 from hansa.common.values.sizes import amount
-from hansa.common.values.views import JobView
-from hansa.common.values.words import cleaned, counted
+from hansa.common.values.words import counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
-REPORT, MODEL = "report.json", "model.safetensors"  # the files that `hansa run` writes
+MODEL = "model.safetensors"  # that `hansa run` writes
 COMPARED = {
     *("version", "round", "seconds", "bytes_up", "bytes_down"),
     *("metrics", "examples", "examples_total", "drawn", "covered", "test"),
@@ -45,18 +46,31 @@ COMPARED = {
     show_default=True,
     help="Jobs are concordant if the mean squared difference of their test losses is below this.",
 )
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the comparison with its curves to this HTML file.",
+)
 @json_option
 def command(
-    jobs: tuple[str, ...], controller: Endpoint, concordance: bool, epsilon: float, as_json: bool
+    jobs: tuple[str, ...],
+    controller: Endpoint,
+    concordance: bool,
+    epsilon: float,
+    page: Path | None,
+    as_json: bool,
 ) -> None:
     """Compare jobs version by version: metrics, bytes, seconds.
 
-    JOB is an id, the beginning of one, a name, or the folder of a `hansa run`.
+    JOB is an id, the beginning of one, a name, or the folder of a `hansa run` or `simulate`.
     """
     if len(jobs) < 2:
         raise InvalidInput("name at least two jobs to compare")
     compared = _named_apart([_find(job, controller, concordance) for job in jobs])
     against = [concord(each, compared[0], epsilon) for each in compared[1:]] if concordance else []
+    if page:
+        write_page(page, comparison_page([(each.label, each.view) for each in compared]))
     if as_json:
         print_json(_document(compared, against, epsilon))
         return
@@ -98,14 +112,7 @@ def _named_apart(found: Sequence[Compared]) -> list[Compared]:
 
 
 def _read_run(folder: Path, with_model: bool) -> Compared:
-    try:
-        report: Any = cleaned(json.loads((folder / REPORT).read_bytes()))  # anybody may have written it
-        history = [{name: entry[name] for name in COMPARED & entry.keys()} for entry in report["history"]]
-        view = JobView.model_validate(
-            {name: report[name] for name in SUMMARY & report.keys()} | {"history": history}
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise InvalidInput(f"{folder / REPORT}: not the report of a job") from None
+    view = read_material(folder, SUMMARY | {"unit", "resolved"}, COMPARED).view
     model = load_checkpoint(folder / MODEL) if with_model and (folder / MODEL).exists() else None
     return Compared(view.name, view, model)
 

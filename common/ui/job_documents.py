@@ -1,12 +1,13 @@
 """The JSON documents of `--json`, for programs, and the exit codes of commands that wait for a job."""
 
-from hansa.common.ui.job_warnings import warning_lines
+from hansa.common.values.remarks import warning_lines
 from hansa.common.values.views import JobView
 
 SUMMARY = {
     *("job", "name", "status", "reason", "version", "rounds", "seconds", "bytes_up", "bytes_down"),
     *("metrics", "metrics_version", "examples", "examples_total", "drawn", "test"),
 }
+SAID = {"rule", "app", "unit", "rounds_asked", "submitted", "evaluators"}  # only by `show` and report.json
 
 
 def summary(view: JobView) -> dict[str, object]:
@@ -27,6 +28,7 @@ def details(view: JobView) -> dict[str, object]:
 def without_history(view: JobView) -> dict[str, object]:
     """Return the same without the history."""
     more: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
+    more |= view.model_dump(include=SAID)
     more |= {"best": view.best, "kept": list(view.kept), "keep": view.keep.model_dump()}
     more["shortfalls"] = [shortfall.model_dump() for shortfall in view.shortfalls]
     more["resolved"] = view.resolved.model_dump(mode="json") if view.resolved else None

@@ -13,16 +13,18 @@ from hansa.common.rpc.channel import Endpoint
 from hansa.common.torch.installed import require_torch
 from hansa.common.ui.groups import print_groups
 from hansa.common.ui.job_documents import details, exit_code, outcome, summary
-from hansa.common.ui.job_warnings import metrics_missing, shortfall_lines, warn, warn_of_shortfalls
+from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
 from hansa.common.ui.versions import numbers, print_versions
 from hansa.common.values.errors import InvalidInput
+from hansa.common.values.remarks import metrics_missing, shortfall_lines
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import listed
 
 T = TypeVar("T")
 ELSEWHERE = {
+    "report": "hansa.common.ui.report",
     "events": "hansa.common.ui.events",
     "compare": "hansa.common.ui.compare",
     "verify": "hansa.controller.verify.cli",

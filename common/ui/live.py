@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from hansa.common.process.terminal import guarded, screen
-from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.values.history import Findings, VersionView
+from hansa.common.values.remarks import metrics_missing
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order, listed, share_of
 

@@ -1,12 +1,12 @@
 """A job's versions as text: metrics, contributions and remarks, for tables."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-from hansa.common.ui.job_warnings import metrics_missing
 from hansa.common.ui.options import print_table
 from hansa.common.values.history import Findings, VersionView
+from hansa.common.values.remarks import metrics_missing, remarks
 from hansa.common.values.views import JobView
-from hansa.common.values.words import by_reason, in_order, listed, share_of
+from hansa.common.values.words import in_order, listed, share_of
 
 SHOWN = 10  # contributions of a version in the table; JSON has all
 
@@ -34,19 +34,6 @@ def print_versions(view: JobView) -> None:
     test = ("test sites",) if tested else ()
     titles = ("version", "round", "seconds", *metrics, *test, *distance, "contributions", "remarks")
     print_table(titles, rows, "no model yet")
-
-
-def remarks(entry: VersionView) -> Iterator[str]:
-    """Yield the missing sites and why, the divergence of travelling models, and notes of the rule's parts."""
-    unevaluated = entry.unevaluated | (entry.test.unevaluated if entry.test else {})
-    yield from (*by_reason(entry.lost), *by_reason(unevaluated))
-    divergences = [f"{hop.divergence:.4f}" for hop in entry.hops if hop.divergence is not None]
-    if divergences:
-        last = f" to {divergences[-1]}" if len(divergences) > 1 else ""
-        yield f"{len(entry.hops)} hops, divergence {divergences[0]}{last}"
-    if entry.note:
-        yield entry.note
-    yield from entry.warnings
 
 
 def shares(entry: VersionView) -> str:

@@ -12,6 +12,7 @@ from hansa.common.values.bounds import (
     COLUMNS,
     EPOCHS,
     PLUGINS,
+    SECONDS,
     Digest,
     Long,
     Number,
@@ -20,10 +21,10 @@ from hansa.common.values.bounds import (
     Value,
 )
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
 from hansa.common.values.training import (
     AuxiliarySpec,
     LocalPluginSpec,
-    OptimizerSpec,
     Standard,
     Travel,
     ValidationSpec,
@@ -65,6 +66,11 @@ class Train(Value):
     optimizer: OptimizerSpec
     plugins: tuple[LocalPluginSpec, ...] = Field((), max_length=PLUGINS)
     validate_update: bool = False  # evaluate the update on the site's own validation data
+    schedule: ScheduleSpec = ScheduleSpec()  # of the learning rate within the task
+    clip: float = Field(0, ge=0, le=1e9)  # if not 0: the largest norm of a step's gradients
+    accumulate: int = Field(1, ge=1, le=BATCHES)  # batches that make up a step
+    precision: Literal["float32", "bf16"] = "float32"
+    max_seconds: float = Field(0, ge=0, le=SECONDS)  # if not 0: the task ends after so many seconds
     keep_optimizer: bool = False  # continue with the optimizer's state after the site's last task of the job
     # The plugin that composes the batches; None: epochs in random order.
     source: LocalPluginSpec | None = None

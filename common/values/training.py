@@ -22,24 +22,6 @@ def _is_json(args: Mapping[str, object]) -> Mapping[str, object]:
     return args
 
 
-class OptimizerSpec(Value):
-    """The local optimizer; each task starts with new state, unless `train.keep_optimizer` is set."""
-
-    kind: Literal["sgd", "adam", "adamw"] = "sgd"
-    lr: float = Field(0.01, gt=0)
-    momentum: float = Field(0.0, ge=0, lt=1, description="sgd only")
-    weight_decay: float = Field(0.0, ge=0)
-    amsgrad: bool = Field(False, description="adam and adamw only")
-
-    @model_validator(mode="after")
-    def _momentum_is_for_sgd(self) -> "OptimizerSpec":
-        if self.momentum and self.kind != "sgd":
-            raise ValueError(f"momentum belongs to sgd; {self.kind} has its own")
-        if self.amsgrad and self.kind == "sgd":
-            raise ValueError("amsgrad belongs to adam and adamw; sgd has no such thing")
-        return self
-
-
 class ValidationSpec(Value):
     """The part of a site's data that its learner never trains on."""
 

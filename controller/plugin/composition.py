@@ -154,7 +154,39 @@ class Composition:
             part.begin()  # so that a failure shows now, and not once the job is durable
             return [*part.objections(spec, self), *self._against_auxiliary(part)]
 
-        return [*self._ask(against), *self._against_target(spec), *self._against_held_out_sites(spec)]
+        own = (
+            *self._against_target(spec),
+            *self._against_held_out_sites(spec),
+            *self._against_schedule(spec),
+        )
+        return [*self._ask(against), *own]
+
+    def _against_schedule(self, spec: JobSpec) -> list[Problem]:
+        """Refuse a schedule that ends, with a learning rate of 0, before the job does."""
+        schedule = spec.train.schedule
+        if schedule.kind != "cosine":
+            return []
+        place = ("train", "schedule", "over")
+        if schedule.by == "step":
+            if schedule.over is None and self.train.adaptive:
+                return [(place, "with until nobody knows how many steps a task has; give over")]
+            return []
+        if schedule.over is None and (self.pace.travels or not self.pace.common_rounds):
+            what = "hops" if self.pace.travels else "tasks of a site"
+            return [
+                (place, f"with pace {self.pace.kind} the schedule counts {what}; say over how many it goes")
+            ]
+        if schedule.least or schedule.over is None:
+            return []
+        if not self.pace.common_rounds:
+            why = "a site may have more tasks, with a learning rate of 0"
+            return [(("train", "schedule", "least"), f"{why}; give a share such as 0.01")]
+        if not self.pace.travels and schedule.over < self.rounds_asked:
+            why = f"the schedule ends after {schedule.over} rounds, and the job has {self.rounds_asked}"
+            return [
+                (place, f"{why}: later ones would have a learning rate of 0; give a larger over, or least")
+            ]
+        return []
 
     def _against_target(self, spec: JobSpec) -> list[Problem]:
         """Refuse a target for models that the job does not have."""

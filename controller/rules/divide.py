@@ -130,6 +130,11 @@ class Divide(Policy[Division]):
             why = "with train.batches tasks are windows of batches, not epochs; leave it out"
             epochs = {"feature_epochs": self.feature_epochs, "fine_epochs": self.fine_epochs}
             problems += [(("layers", key), why) for key, value in epochs.items() if value is not None]
+        if spec.train.schedule.changes and self.decay < 1:
+            why = "layers: divide lowers the learning rate from round to round itself"
+            problems.append(
+                (("train", "schedule"), f"{why}; set layers.decay to 1, or leave the schedule out")
+            )
         if self.restart and (rule.builds_on_current or rule.merge.remembers):
             stateful = rule.merge if rule.merge.remembers or rule.adds else rule.server
             problems.append(

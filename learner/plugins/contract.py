@@ -139,8 +139,9 @@ class ProbeRun:
 class LocalPlugin(Plugin, Generic[H]):
     """Takes part in the training of a task. Override the methods you need; the others cost nothing.
 
-    The order in a batch is `penalty`, `watch`, `pull`; plugins are called in the order in which the task
-    names them. When training is over, `finish` of all of them is called, and then `amend`.
+    The order in a batch is `penalty`, `watch`, `pull`; if a step accumulates several batches, the last two
+    see the gradients of all of them, once. Plugins are called in the order in which the task names them. When
+    training is over, `finish` of all of them is called, and then `amend`.
     """
 
     # Why the plugin cannot be used if the app trains by a function of its own. A plugin that overrides only

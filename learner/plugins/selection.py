@@ -57,6 +57,10 @@ def asked_of(app: App, work: Train) -> Asked:
         raise InvalidApp(
             "train.keep_optimizer: the app trains by a function of its own, with an optimizer of its own"
         )
+    if app.train is not None and (names := _settings_of_steps(work)):
+        raise InvalidApp(
+            f"train.{names[0]}: the app trains by a function of its own, with steps of its own; leave it out"
+        )
     if work.personal_epochs and app.train is not None:
         raise InvalidApp(
             "local head-first: the app trains by a function of its own, which trains all tensors together"
@@ -75,6 +79,18 @@ def asked_of(app: App, work: Train) -> Asked:
     if work.source is None:
         return plugins, None
     return plugins, _instance(BatchSource, "batches", work.source, app)  # type: ignore[type-abstract]
+
+
+def _settings_of_steps(work: Train) -> list[str]:
+    """Return the settings of a task that only Hansa's own loop knows."""
+    given = {
+        "schedule": work.schedule.changes,
+        "clip": bool(work.clip),
+        "accumulate": work.accumulate > 1,
+        "precision": work.precision != "float32",
+        "max_seconds": bool(work.max_seconds),
+    }
+    return [name for name, is_set in given.items() if is_set]
 
 
 def probe_of(app: App, work: Probe) -> LocalPlugin[Any]:

@@ -8,12 +8,14 @@ from torch import nn
 
 from hansa.common.app import App
 from hansa.common.torch.data import Data, loss_of, outputs_of
+from hansa.common.torch.devices import computing_in
 from hansa.common.torch.seeding import mixed, seed_generators
 from hansa.common.values.tasks import Train
 from hansa.learner.plugins.contract import Course
 from hansa.learner.training.batches import normalises, shuffled
 from hansa.learner.training.optimizers import make_optimizer
 from hansa.learner.training.slow import require_wanted
+from hansa.learner.training.steps import Steps, length_of
 from hansa.learner.training.window import Window
 
 
@@ -40,10 +42,10 @@ class Hooks:
     """What the learner's plugins do while it trains."""
 
     course: Course | None = None  # kept up to date with how far training has come
-    pull: Callable[[], None] | None = None  # may change the gradients of a batch
+    pull: Callable[[], None] | None = None  # may change the gradients of a step
     enough: Callable[[], bool] | None = None  # returns after an epoch whether an update is due
     awaken: Callable[[], object] | None = None  # puts a partly frozen module into training mode
-    watch: Callable[[], None] | None = None  # sees the gradients of a batch, before `pull`
+    watch: Callable[[], None] | None = None  # sees the gradients of a step, before `pull`
     penalty: Callable[[], torch.Tensor | None] | None = None  # returns a term to add to the loss of a batch
     # Returns the batches of an epoch; by default all examples, shuffled.
     batches: Callable[[torch.Generator], Iterable[torch.Tensor]] | None = None
@@ -73,11 +75,14 @@ def train(
     seed_generators(seed)  # for dropout and the like; shuffling has a generator of its own
     generator = torch.Generator().manual_seed(seed)
     optimizer = optimizer or make_optimizer(work.optimizer, module)
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    course = hooks.course or Course()
+    composed = hooks.batches is not None
+    length = length_of(work, len(data), window.count if window else None, composed, course.epoch)
+    steps = Steps(work, optimizer, length, (hooks.watch, hooks.pull))
+    precision = computing_in(work.precision, str(steps.parameters[0].device) if steps.parameters else "cpu")
     awaken = hooks.awaken or module.train
     awaken()
     drop_single = normalises(module)
-    course = hooks.course or Course()
     used = 0
     mean = float("nan")
     while course.steps < work.steps if work.steps else course.epoch < work.epochs:
@@ -89,30 +94,27 @@ def train(
         for inputs, targets, size in data.batches(epoch, mixed(seed, course.epoch), augment=True):
             require_wanted(cancelled)
             x = inputs if app.transform is None else app.transform(inputs)
-            for parameter in parameters:
-                parameter.grad = None  # `zero_grad` would spend more time on its profiling
-            outputs = module(x) if isinstance(x, torch.Tensor) else outputs_of(module, x)
-            loss = loss_of(app, outputs, targets)
+            steps.begin_batch()
+            with precision:
+                outputs = module(x) if isinstance(x, torch.Tensor) else outputs_of(module, x)
+                loss = loss_of(app, outputs, targets)
             added = hooks.penalty() if hooks.penalty is not None else None
-            (loss if added is None else loss + added).backward()  # type: ignore[no-untyped-call]
-            if hooks.watch is not None:
-                hooks.watch()
-            if hooks.pull is not None:
-                hooks.pull()
-            optimizer.step()
+            stepped = steps.descend(loss if added is None else loss + added, size)
             losses.append(loss.detach())  # summed up later, so that nothing holds up the next batch
             sizes.append(size)
             if len(sizes) == HELD:
                 total, seen = total + summed(_numbers(losses), sizes), seen + sum(sizes)
                 losses, sizes = [], []
-            course.steps += 1
-            if course.steps == work.steps:
-                break
+            if stepped:
+                course.steps += 1
+                if course.steps == work.steps or steps.late:
+                    break
+        course.steps += steps.finish()
         total, seen = total + summed(_numbers(losses), sizes), seen + sum(sizes)
         used += seen
         mean = total / seen if seen else float("nan")
         progress(course.epoch, course.steps, mean)
-        if not seen or window:
+        if not seen or window or steps.late:
             break  # nothing to train on, or nothing more
         if hooks.enough is not None:
             if hooks.enough():

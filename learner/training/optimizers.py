@@ -6,29 +6,34 @@ from typing import Any
 import torch
 from torch import nn
 
+from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import OptimizerSpec
 
 log = logging.getLogger(__name__)
 States = dict[str, dict[str, Any]]  # momentum and the like, by the name of the parameter
 
 
+CLASSES: dict[str, type[torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "adamax": torch.optim.Adamax,
+    "adagrad": torch.optim.Adagrad,
+    "adadelta": torch.optim.Adadelta,
+    "rmsprop": torch.optim.RMSprop,
+    "rprop": torch.optim.Rprop,
+    "asgd": torch.optim.ASGD,
+}
+
+
 def make_optimizer(spec: OptimizerSpec, module: nn.Module) -> torch.optim.Optimizer:
     """Return a new optimizer over the trainable parameters."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    match spec.kind:
-        case "sgd":
-            return torch.optim.SGD(
-                parameters, lr=spec.lr, momentum=spec.momentum, weight_decay=spec.weight_decay
-            )
-        case "adam":
-            return torch.optim.Adam(
-                parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad
-            )
-        case "adamw":
-            return torch.optim.AdamW(
-                parameters, lr=spec.lr, weight_decay=spec.weight_decay, amsgrad=spec.amsgrad
-            )
+    make: Any = CLASSES[spec.kind]
+    optimizer: torch.optim.Optimizer = make(parameters, **spec.arguments)
+    return optimizer
 
 
 def take_up(states: States, task: Task, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:

@@ -27,6 +27,10 @@ def obstacle_in_task(assignment: Assignment, work: Train) -> str:
 def _obstacles_in_task(task: Task, work: Train) -> Iterator[str]:
     if work.optimizer.kind != "sgd":
         yield f"the optimizer is {work.optimizer.kind}, not sgd"
+    elif work.optimizer.more:
+        yield "the optimizer has settings of its own"
+    if work.schedule.changes or work.clip or work.accumulate > 1 or work.precision != "float32":
+        yield "steps are scheduled, clipped, accumulated or computed in bfloat16"
     if work.keep_optimizer:
         yield "sites keep their optimizers"
     for plugin in (*work.plugins, *((work.source,) if work.source else ())):

@@ -9,14 +9,16 @@ import click
 from click.core import ParameterSource
 
 from hansa.common.client.rows import check_table
+from hansa.common.report.material import PAGE
+from hansa.common.report.sweep import SWEEP
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, print_json
-from hansa.common.values.errors import InvalidInput, Unreachable
+from hansa.common.values.errors import Unreachable
 from hansa.common.values.words import counted
 from hansa.simulation.sweep.api import folder_of, run_sweep
 from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver
-from hansa.simulation.sweep.export import SUMMARY, document, versions_file, write_table
+from hansa.simulation.sweep.export import document, versions_file, write_table
 from hansa.simulation.sweep.plan import Plan, make_plan
 from hansa.simulation.sweep.runners import Choice
 from hansa.simulation.sweep.show import print_results
@@ -140,23 +142,14 @@ def _conclude(table: Table, folder: Path, table_file: Path | None, as_json: bool
     """Print or write all that was asked for."""
     if table_file:
         write_table(table, table_file)
-    files = _draw(table, folder)
+    files = draw_curves(table, folder) if folder.exists() else []
     if as_json:
         print_json(document(table, with_versions=False) | {"folder": str(folder)})
         return
     print_results(table)
-    if (folder / SUMMARY).exists():
-        click.echo(f"everything: {folder / SUMMARY}")
+    if (folder / SWEEP).exists():
+        click.echo(f"report: {folder / PAGE}, for programs {SWEEP} beside it")
     if table_file:
         click.echo(f"tables: {table_file}, {versions_file(table_file)}")
     if files:
         click.echo(f"curves: {', '.join(path.name for path in files)} in {folder}")
-
-
-def _draw(table: Table, folder: Path) -> list[Path]:
-    """Draw the curves; without matplotlib, one line on standard error says what is missing."""
-    try:
-        return draw_curves(table, folder) if folder.exists() else []
-    except InvalidInput as error:
-        click.echo(f"hansa: {error}", err=True)
-        return []

@@ -7,12 +7,14 @@ from typing import Any
 from hansa import __version__
 from hansa.common.client.rows import Rows, write_rows
 from hansa.common.process.files import write_whole
+from hansa.common.report.material import PAGE
+from hansa.common.report.sweep import SWEEP, Sweep, sweep_page
 from hansa.common.values.documents import written
+from hansa.simulation.sweep.curves import about_curves, panels_of
 from hansa.simulation.sweep.results import Result, is_loss
+from hansa.simulation.sweep.show import cells, remarks
 from hansa.simulation.sweep.statistics import TEST
 from hansa.simulation.sweep.table import Table
-
-SUMMARY = "sweep.json"
 
 
 def document(table: Table, with_versions: bool) -> dict[str, Any]:
@@ -31,9 +33,22 @@ def document(table: Table, with_versions: bool) -> dict[str, Any]:
         "compare": plan.spec.compare,
         "target": plan.spec.target.model_dump() if plan.spec.target else None,
         "test": TEST,
+        "about": about_curves(table),
+        "tables": _printed(table),
+        "remarks": list(remarks(table)),
         "rows": table.documents(),
+        "curves": [panel.model_dump() for panel in panels_of(table)] if with_versions else [],
         "runs": [_run(table, result, with_versions) for result in table.results],
     }
+
+
+def _printed(table: Table) -> list[dict[str, Any]]:
+    """Return the tables as they are printed, for people who read them elsewhere."""
+    printed = []
+    for metric in table.metrics:
+        columns, rows = cells(table, metric)
+        printed.append({"metric": metric, "columns": columns, "rows": rows})
+    return printed
 
 
 def _run(table: Table, result: Result, with_versions: bool) -> dict[str, Any]:
@@ -55,9 +70,11 @@ def _run(table: Table, result: Result, with_versions: bool) -> dict[str, Any]:
 
 
 def write_summary(table: Table, folder: Path) -> None:
-    """Write sweep.json."""
-    text = written(document(table, with_versions=True))
-    write_whole(folder / SUMMARY, f"{text}\n".encode(), 0o644, durable=False)
+    """Write sweep.json, and the same as a page."""
+    said = document(table, with_versions=True)
+    page = sweep_page(Sweep.model_validate(said))
+    for name, text in ((SWEEP, f"{written(said)}\n"), (PAGE, page)):
+        write_whole(folder / name, text.encode(), 0o644, durable=False)
 
 
 def run_rows(table: Table) -> Rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from hansa.common.run.folder import REPORT
+from hansa.common.report.material import REPORT
 from hansa.common.run.trial import Report
 from hansa.simulation.sweep.file import SweepSpec, Target
 from hansa.simulation.sweep.plan import Run

@@ -15,21 +15,23 @@ from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.check import ANYTHING
 from hansa.common.process.state import holder
+from hansa.common.report.material import PAGE, REPORT, RESOLVED
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.run.folder import MODEL, REPORT, RESOLVED, keep_resolved, keep_results
+from hansa.common.run.folder import MODEL, keep_resolved, keep_results
 from hansa.common.run.trial import Report, run_trial
 from hansa.common.site.source import source_of
 from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import HansaError, InvalidInput, NotFound, Taken, one_line
+from hansa.common.values.views import JobView
 from hansa.simulation.sweep.plan import Way
 from hansa.simulation.sweep.records import RECORD, note_job, noted_job
 
 JOB, LOGS, TRACEBACK = "job.yaml", "logs", "traceback.txt"
 REAL = "real sites are as fast as they are"
 OWN = "the sites of a standing controller have data of their own"
-KEPT = (REPORT, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
+KEPT = (REPORT, PAGE, MODEL, RESOLVED, RECORD, JOB, LOGS)  # what remains of a run that has completed
 
 
 class Runner(Protocol):
@@ -174,16 +176,18 @@ class ControllerRunner:
 
     async def _run(self, spec: JobSpec, folder: Path) -> Report:
         job = await self._going_on(folder)
+        view: JobView | None = None
         if job is None:
             async with AsyncClient(self._to) as client:
                 view = (await client.submit(spec)).view
             job = view.job
-            note_job(folder, job)
-            keep_resolved(folder, view, spec)
         try:
+            if view is not None:
+                note_job(folder, job)
+                keep_resolved(folder, view, spec)
             async for _ in Watching(self._to, job, known=True).views():
                 pass
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):  # the latter in the midst of writing
             await self._cancel(job)
             raise
         async with AsyncClient(self._to) as client:

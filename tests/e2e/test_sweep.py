@@ -90,4 +90,5 @@ def test_a_sweep_goes_on_after_ctrl_c_and_pairs_its_runs_by_seed(tmp_path: Path)
     assert trained[0] == trained[1] != trained[2] == trained[3], "one partition, and one order of examples"
     assert weights[0] != weights[1], "what is varied differs"
     left = {path.name for path in (out / whole["runs"][0]["folder"]).iterdir()}
-    assert left == {"job.yaml", "run.json", "report.json", "model.safetensors", "job.resolved.yaml", "logs"}
+    pages = {"report.json", "report.html"}
+    assert left == pages | {"job.yaml", "run.json", "model.safetensors", "job.resolved.yaml", "logs"}

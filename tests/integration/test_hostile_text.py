@@ -21,6 +21,7 @@ from hansa.common.values.keep import BestSpec, KeepSpec
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import DaemonView, EventView, JobView, SiteProgress, StatusView, SurveyView
+from hansa.common.values.words import WITHIN_LINES
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (
@@ -382,6 +383,8 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
             ("job", "cancel", "j1"),
             ("job", "model", "j1", "-o", "m.safetensors"),
             ("job", "compare", "j1", "j2", "--concordance"),
+            ("job", "compare", "j1", "j2", "--html", "both.html"),
+            ("job", "report", "j1"),
             ("site", "list"),
             ("controller", "status"),
         ):
@@ -396,6 +399,10 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
                 assert "owned" in seen
     finally:
         await server.stop(None)
+    for page in ("j1.html", "both.html"):
+        text = (tmp_path / page).read_text(encoding="utf-8")
+        assert "owned" in text
+        assert not WITHIN_LINES.search(text), f"control characters in {page}"
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ async def test_the_runs_of_a_sweep_are_jobs_of_the_controller(tmp_path: Path, fi
     for run in whole["runs"]:
         folder = tmp_path / "out" / run["folder"]
         left = {path.name for path in folder.iterdir()}
-        assert left == {"report.json", "model.safetensors", "job.resolved.yaml", "run.json"}
+        assert left == {"report.json", "report.html", "model.safetensors", "job.resolved.yaml", "run.json"}
 
 
 async def test_a_sweep_that_was_killed_goes_on_with_the_job_that_it_had_submitted(

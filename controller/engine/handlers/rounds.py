@@ -5,6 +5,7 @@ from typing import Any, assert_never
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account
+from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
 from hansa.common.values.tasks import Train
 from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine import versions
@@ -29,6 +30,7 @@ from hansa.controller.plugin.actions import (
 )
 from hansa.controller.plugin.policies import Policy
 
+LEAST_RATE = 1e-30  # learning rates never become 0, however long a schedule is
 GATHER = "gather"  # the alarm that ends the wait for sites
 
 
@@ -127,6 +129,20 @@ def _listens(job: Job, policy: Policy[Any]) -> bool:
         return policy.listens(job.memory(policy))
 
 
+def scheduled(job: Job, turn: int) -> OptimizerSpec:
+    """Return the optimizer of a round, of a hop or of one of a site's cycles, by the schedule of the job."""
+    optimizer, schedule = job.spec.train.optimizer, job.spec.train.schedule
+    if schedule.by == "step" or not schedule.changes:
+        return optimizer
+    factor = schedule.at(max(turn - 1, 0), job.rule.rounds_asked)
+    return optimizer.model_copy(update={"lr": max(optimizer.lr * factor, LEAST_RATE)})
+
+
+def _within(schedule: ScheduleSpec) -> ScheduleSpec:
+    """Return the schedule that tasks carry: what changes from task to task is settled here."""
+    return schedule if schedule.by == "step" else ScheduleSpec()
+
+
 def _ask(job: Job, ask: Ask, now: float) -> SendTask:
     assert job.state.current is not None
     with checks.require_sendable(job.rule.pace):
@@ -139,7 +155,12 @@ def _ask(job: Job, ask: Ask, now: float) -> SendTask:
             steps=ask.steps,
             after=job.state.accepted.get(ask.site, ""),
             batch_size=job.spec.train.batch_size,
-            optimizer=job.spec.train.optimizer,
+            optimizer=scheduled(job, ask.turn or ask.cycle or job.state.round),
+            schedule=_within(job.spec.train.schedule),
+            clip=job.spec.train.clip or 0,
+            accumulate=job.spec.train.accumulate,
+            precision=job.spec.train.precision,
+            max_seconds=job.spec.train.max_seconds or 0,
             plugins=job.rule.plugins,
             validate_update=job.rule.weigh.validates,
             keep_optimizer=job.spec.train.keep_optimizer,

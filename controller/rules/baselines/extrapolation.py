@@ -68,6 +68,22 @@ def refuse_optimizers(spec: JobSpec, why: str) -> list[Problem]:
     problems: list[Problem] = []
     if spec.train.optimizer.kind != "sgd":
         problems.append((("train", "optimizer", "kind"), f"{spec.train.optimizer.kind}: {why}; use sgd"))
+    problems += refuse_shaped_steps(spec, why)
     if spec.train.keep_optimizer:
         problems.append((("train", "keep_optimizer"), f"state of earlier tasks is in the update: {why}"))
+    return problems
+
+
+def refuse_shaped_steps(spec: JobSpec, why: str) -> list[Problem]:
+    """Refuse what makes a step something else than the gradient times the task's rate."""
+    train, problems = spec.train, list[Problem]()
+    if train.optimizer.kind == "sgd" and not train.optimizer.plain_steps:
+        name = "nesterov" if train.optimizer.nesterov else "dampening"
+        problems.append((("train", "optimizer", name), f"{why}; leave it out"))
+    if train.schedule.changes and train.schedule.by == "step":
+        problems.append(
+            (("train", "schedule", "by"), f"the rate changes within a task: {why}; use by: round")
+        )
+    if train.clip is not None:
+        problems.append((("train", "clip"), f"clipped gradients have other lengths: {why}; leave it out"))
     return problems

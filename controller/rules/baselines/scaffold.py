@@ -20,6 +20,7 @@ from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import Contribution, View
+from hansa.controller.rules.baselines.extrapolation import refuse_shaped_steps
 from hansa.controller.rules.baselines.fedavg import FEDAVG
 
 
@@ -67,7 +68,9 @@ class ControlVariates(Policy[Epochs]):
         if optimizer.momentum:
             why = "scaffold needs steps of the gradient times a constant rate; momentum must be 0"
             problems.append((("train", "optimizer", "momentum"), why))
-        return problems
+        return problems + refuse_shaped_steps(
+            spec, "scaffold needs steps of the gradient times a constant rate"
+        )
 
     def round_begins(self, state: Epochs, view: View) -> None:
         """Begin a new epoch if the sites have changed or one has lost its memory."""

@@ -130,6 +130,11 @@ def test_a_matrix_has_its_values_in_its_cells() -> None:
     ]
 
 
+def test_the_smallest_count_of_a_matrix_is_not_drawn_as_nothing() -> None:
+    picture = heat_map("Confusion", [[100_000, 1], [0, 3]], ["cat", "dog"], ["cat", "dog"])
+    assert texts(picture)[:3] == ["100,000", "1", "3"]
+
+
 def test_a_strip_marks_losses_and_joins_many_rounds() -> None:
     few = strip("Rounds", [(1, {"a": Cell(1.0)}), (2, {"a": Cell(lost="away")})], ["a"], ROUND)
     assert [each.get("class") for each in few.iter("path")].count("lost") == 1

@@ -342,3 +342,27 @@ def test_a_site_where_the_app_cannot_be_used_fails_the_job() -> None:
     play.join("a")
     effects = play.do(ev.SiteUnfit(at=1, site=SiteName("b"), role="evaluator", reason="app not allowed"))
     assert endings(effects) == [("failed", "site b (evaluator): app not allowed")]
+
+
+# Schedules of the learning rate.
+
+
+def test_a_schedule_by_round_sets_the_rate_of_each_rounds_tasks() -> None:
+    schedule = {"kind": "step", "every": 1, "factor": 0.5}
+    play = Play(pace={"rounds": 3}, train={"optimizer": {"lr": 0.8}, "schedule": schedule})
+    rates = []
+    play.training("a", "b")
+    for _ in range(3):
+        works = [task.work for task in play.tasks(Train).values()]
+        rates += [work.optimizer.lr for work in works if isinstance(work, Train)]
+        assert not any(work.schedule.changes for work in works if isinstance(work, Train))
+        play.round()
+    assert rates == [0.8, 0.8, 0.4, 0.4, 0.2, 0.2]
+
+
+def test_a_schedule_by_step_goes_to_the_sites_as_it_is() -> None:
+    schedule = {"kind": "cosine", "by": "step"}
+    play = Play(train={"schedule": schedule, "clip": 2, "accumulate": 3, "precision": "bf16"})
+    (work, _) = (task.work for task in play.training("a", "b").values())
+    assert isinstance(work, Train)
+    assert (work.schedule.kind, work.clip, work.accumulate, work.precision) == ("cosine", 2, 3, "bf16")

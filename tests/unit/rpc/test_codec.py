@@ -15,6 +15,7 @@ from hansa.common.rpc import codec, task_codec
 from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.stated import Stated
@@ -22,7 +23,6 @@ from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms
 from hansa.common.values.training import (
     AuxiliarySpec,
     LocalPluginSpec,
-    OptimizerSpec,
     Standard,
     Travel,
     ValidationSpec,
@@ -97,6 +97,9 @@ def _train(**fields: Any) -> Train:
         _train(optimizer={"kind": "adamw", "lr": 1e-3, "weight_decay": 0.5}),
         _train(optimizer={"kind": "sgd", "lr": 1e-3, "momentum": 0.75}),
         _train(optimizer={"kind": "adam", "lr": 1e-3, "amsgrad": True}, keep_optimizer=True),
+        _train(optimizer={"kind": "rprop", "etas": (0.4, 1.3)}, clip=0.5, accumulate=3, precision="bf16"),
+        _train(schedule=ScheduleSpec(kind="cosine", by="step", over=9, least=0.1), max_seconds=1.5),
+        _train(schedule=ScheduleSpec(kind="step", by="step", every=2, factor=0.5)),
         _train(source=LocalPluginSpec(name="balanced", args={"by": "class"})),
         _train(encoding=LocalPluginSpec(name="topk", args={"share": 0.1})),
         _train(plugins=(LocalPluginSpec(name="proximal", args={"mu": 0.1, "on": [1, None, "x"]}),)),
@@ -210,6 +213,7 @@ KINDS: dict[str, type[Value]] = {  # the value of each message of a task
     "TrainWork": Train,
     "EvaluateWork": Evaluate,
     "Travel": Travel,
+    "Schedule": ScheduleSpec,
 }
 WIDTHS = {FieldDescriptor.TYPE_UINT32: 32, FieldDescriptor.TYPE_UINT64: 64}
 

@@ -12,9 +12,9 @@ from hansa.common.ui.live import version_line
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName
+from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Anatomy
 from hansa.common.values.tasks import Init, Task, Train
-from hansa.common.values.training import OptimizerSpec
 from hansa.common.values.views import JobView
 from hansa.controller.community.reading import Library
 from hansa.controller.engine.effects import Effect

@@ -8,7 +8,8 @@ import pytest
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.values.errors import HansaError, InvalidJob
 from hansa.common.values.ids import SiteName
-from hansa.common.values.training import LocalPluginSpec, OptimizerSpec
+from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.samples import contribution, view, work
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.rulebook.compose import compose
@@ -196,6 +197,15 @@ def test_a_merge_after_a_crash_is_prepared_in_the_same_way() -> None:
             "local.mu: lr·μ must be below 1",
         ),
         ({"pace": {"kind": "async"}}, "pace: async does not go with server nova: updates must start from"),
+        ({"train": {"clip": 1}}, "train.clip: clipped gradients have other lengths: how much its steps"),
+        (
+            {"train": {"schedule": {"kind": "cosine", "by": "step"}}},
+            "train.schedule.by: the rate changes within a task",
+        ),
+        (
+            {"train": {"optimizer": {"momentum": 0.9, "nesterov": True}}},
+            "train.optimizer.nesterov: how much its steps add up to is not known; leave it out",
+        ),
         (
             {"pace": {"kind": "redistribute"}, "sample": {"kind": "uniform"}},
             "pace: redistribute does not go with server nova",
@@ -225,6 +235,7 @@ def test_what_is_not_a_known_sum_of_gradients_at_the_rounds_model_is_refused(
         {"sample": {"kind": "uniform", "fraction": 0.5}},
         {"merge": {"kind": "mean", "bn": "pooled"}},
         {"train": {"batches": 5}},
+        {"train": {"accumulate": 4, "schedule": {"kind": "cosine"}}},
     ],
 )
 def test_what_only_changes_the_number_of_steps_is_welcome(words: dict[str, Any]) -> None:

@@ -355,6 +355,31 @@ REFUSED = [
         "train.keep_optimizer: local ditto keeps a site's own model",
     ),
     (
+        "divide",
+        {"train": {"schedule": {"kind": "cosine"}}},
+        "train.schedule: layers: divide lowers the learning rate from round to round itself",
+    ),
+    (
+        "fedavg",
+        {"pace": {"rounds": 9}, "train": {"schedule": {"kind": "cosine", "over": 5}}},
+        "train.schedule.over: the schedule ends after 5 rounds, and the job has 9",
+    ),
+    (
+        "fedasync",
+        {"train": {"schedule": {"kind": "cosine"}}},
+        "train.schedule.over: with pace async the schedule counts tasks of a site; say over how many",
+    ),
+    (
+        "fedasync",
+        {"train": {"schedule": {"kind": "cosine", "over": 5}}},
+        "train.schedule.least: a site may have more tasks, with a learning rate of 0",
+    ),
+    (
+        "fedavg",
+        {"train": {"until": {}, "schedule": {"kind": "cosine", "by": "step"}}},
+        "train.schedule.over: with until nobody knows how many steps a task has",
+    ),
+    (
         "fedavg",
         {"stop": {"target": {"metric": "accuracy_personal", "value": 0.9}}},
         "stop.target.metric: sites have no models of their own beside the community's",

@@ -262,6 +262,11 @@ def test_c_stays_zero_until_a_version_of_the_epoch_exists() -> None:
             "train.optimizer.momentum: scaffold needs steps of the gradient times a constant rate",
         ),
         ({"train": {"optimizer": {"kind": "adam"}}}, "use sgd, not adam"),
+        ({"train": {"clip": 1}}, "train.clip: clipped gradients have other lengths: scaffold needs steps"),
+        (
+            {"train": {"schedule": {"kind": "exponential", "factor": 0.9, "by": "step"}}},
+            "train.schedule.by: the rate changes within a task: scaffold needs steps",
+        ),
         ({"train": {"optimizer": {"kind": "adamw"}}}, "use sgd, not adamw"),
     ],
 )

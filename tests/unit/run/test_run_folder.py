@@ -9,7 +9,8 @@ import yaml
 from hansa.common.data.partition import parse_partition
 from hansa.common.job.file import load_job
 from hansa.common.job.spec import JobSpec
-from hansa.common.run.folder import RESOLVED, keep_resolved
+from hansa.common.report.material import RESOLVED
+from hansa.common.run.folder import keep_resolved
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 from hansa.controller.rulebook.resolve import resolved

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hansa.common.job.spec import JobSpec
-from hansa.common.run.folder import REPORT
+from hansa.common.report.material import REPORT
 from hansa.common.run.trial import Report
 from hansa.simulation.sweep.plan import Plan, Way, make_plan
 from hansa.simulation.sweep.results import Result, VersionRow

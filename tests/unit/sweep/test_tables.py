@@ -10,6 +10,7 @@ import pytest
 
 import hansa
 from hansa.common.client.rows import Rows, check_table
+from hansa.common.report.sweep import read_sweep, sweep_page
 from hansa.common.values.errors import InvalidInput
 from hansa.simulation.sweep.api import SweepRows
 from hansa.simulation.sweep.curves import draw_curves, line_of
@@ -18,6 +19,7 @@ from hansa.simulation.sweep.progress import ending
 from hansa.simulation.sweep.results import Result
 from hansa.simulation.sweep.show import cells, print_results, remarks
 from hansa.simulation.sweep.table import Table
+from tests.unit.drawing.test_markup import Reader
 from tests.unit.sweep.samples import plan_of, result_of
 
 
@@ -180,23 +182,33 @@ def test_curves_are_means_with_bands_over_the_versions_that_all_have() -> None:
     results.append(Result(plan.runs[2], "failed"))
     line = line_of("a", results, "accuracy", lambda version: version.bytes_up)
     assert line is not None
-    assert (line.x, line.least, line.most, line.band) == ([100, 200], [0.1, 0.5], [0.3, 0.7], True)
+    assert (line.x, line.least, line.most, line.repeated) == ([100, 200], [0.1, 0.5], [0.3, 0.7], True)
     assert line.mean == pytest.approx([0.2, 0.6])
     assert line_of("a", results, "loss", lambda version: version.round) is None
 
 
-def test_curves_are_drawn_by_round_and_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("matplotlib", reason="matplotlib is an extra")
+def test_curves_are_drawn_by_round_and_by_bytes(tmp_path: Path) -> None:
     files = draw_curves(small_table(title="Two rules"), tmp_path)
-    names = [f"accuracy-by-{x}{ending}" for x in ("round", "bytes") for ending in (".svg", ".png")]
-    assert [path.name for path in files] == names
+    assert [path.name for path in files] == ["accuracy-by-round.svg", "accuracy-by-bytes.svg"]
     text = (tmp_path / "accuracy-by-round.svg").read_text()
-    for words in ("Two rules", "fedprox", "train.epochs = 2", "mean over 3 seeds"):
+    for words in ("Two rules", "fedprox", "train.epochs = 2", "Mean over 3 seeds"):
         assert words in text
     assert draw_curves(Table(plan_of(), []), tmp_path) == []
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(InvalidInput, match=r"curves need matplotlib: pip install 'hansa\[data\]'"):
-        draw_curves(small_table(), tmp_path)
+
+
+def test_the_report_of_a_sweep_has_its_tables_curves_and_runs(tmp_path: Path) -> None:
+    write_summary(small_table(title="<b>Two</b> rules"), tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    read = Reader(page)
+    assert "b" not in read.tags
+    links = [value for name, value in read.attributes if name == "href" and value and "runs/" in value]
+    assert len(links) == read.text.count("completed") - 1 > 0
+    for words in ("<b>Two</b> rules", "margin (range)", "accuracy by bytes", "train.epochs = 2", "sign-flip"):
+        assert words in read.text
+    assert sweep_page(read_sweep(tmp_path)) == page
+    (tmp_path / "sweep.json").write_text('{"sweep": 1}')
+    with pytest.raises(InvalidInput, match="not the results of a sweep of this version"):
+        read_sweep(tmp_path)
 
 
 def test_python_gets_flat_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.common.ui.job_warnings import shortfall_line, shortfall_lines, warning_lines
+from hansa.common.values.remarks import shortfall_line, shortfall_lines, warning_lines
 from hansa.common.values.views import JobView, Shortfall
 
 
