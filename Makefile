@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all check fmt protos bench clean
+.PHONY: help setup run test test-all containers check fmt protos bench clean
 
 help:  ## show this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 setup: $(STAMP)  ## create the virtual environment and install Hansa into it
 
@@ -27,6 +27,9 @@ test: $(STAMP)  ## run the tests, except slow ones
 
 test-all: $(STAMP)  ## run all tests, with clusters, hosts of their own and browsers
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -q
+
+containers: $(STAMP)  ## try the images and compose files with podman or docker (minutes)
+	@$(BIN)/python -m pytest tests/containers/compose.py -v -s -x --no-header
 
 check: $(STAMP)  ## check style, types, import layers and generated code
 	@$(BIN)/ruff check .
@@ -48,7 +51,9 @@ bench: $(STAMP)  ## run the benchmarks (about half an hour)
 	@$(BIN)/python benchmarks/next_task.py
 	@$(BIN)/python benchmarks/commit_cost.py
 	@$(BIN)/python benchmarks/memory.py
+	@$(BIN)/python benchmarks/large_data.py
 	@$(BIN)/python benchmarks/many_sites.py
+	@$(BIN)/python benchmarks/long_history.py
 	@$(BIN)/python benchmarks/engine_events.py
 	@$(BIN)/python benchmarks/restart.py
 	@$(BIN)/python benchmarks/partitions.py

@@ -1,6 +1,7 @@
 """The `hansa` command. Groups are loaded when they are used, so that `hansa --help` is quick."""
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -23,6 +24,7 @@ COMMANDS = {
     "audit": ("hansa.controller.audit.cli:audit", "Show and verify who did what on a controller."),
     "pki": ("hansa.common.ui.pki:pki", "Issue certificates for controller, sites and operators."),
     "rules": ("hansa.controller.rulebook.cli:rules", "Look up the rules that a job can name."),
+    "completion": ("hansa.common.ui.completion:completion", "Complete commands with the Tab key."),
 }
 
 
@@ -41,6 +43,17 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return show_variables(command)
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Complete names of commands without importing them."""
+        from click.shell_completion import CompletionItem
+
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Suggest the nearest commands if there is none of that name."""
         if args and args[0] not in COMMANDS:
@@ -56,6 +69,8 @@ class LazyGroup(click.Group):
 
     def main(self, *args: Any, **options: Any) -> Any:
         """Run a command from its arguments to its exit code; everything that it prints is cleaned."""
+        if "_HANSA_COMPLETE" in os.environ:  # a shell wants names of commands, as bytes
+            return super().main(*args, **options)
         with guarded():
             return super().main(*args, **options)
 

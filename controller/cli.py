@@ -1,4 +1,4 @@
-"""`hansa controller start|stop|status`."""
+"""`hansa controller start|stop|status|health|logs`."""
 
 import sys
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from hansa.common.rpc.channel import DEFAULT_CONTROLLER, Endpoint
+from hansa.common.ui.logs import follow_option, lines_option, show_log
 from hansa.common.ui.options import (
     LONGEST,
     Address,
@@ -136,6 +137,18 @@ def stop(state: Path | None) -> None:
     folder, _ = places(state)
     stopped = stop_daemon(folder, "controller")
     click.echo("controller stopped" if stopped else f"no controller is running on {folder}")
+
+
+@controller.command()
+@state_option
+@lines_option
+@follow_option
+def logs(state: Path | None, lines: int, following: bool) -> None:
+    """Show the log of a controller that was started with --daemon."""
+    from hansa.common.process.state import log_file
+
+    folder, _ = places(state)
+    show_log(log_file(folder, "controller"), lines, following)
 
 
 @controller.command()

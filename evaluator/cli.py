@@ -1,4 +1,4 @@
-"""`hansa evaluator start|stop|status`."""
+"""`hansa evaluator start|stop|status|logs`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`hansa learner start|stop|status|model`."""
+"""`hansa learner start|stop|status|logs|model`."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from hansa.common.site.cli import personal_option, site_folder, site_group
+from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.options import Site, json_option, print_json, state_option
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.ids import JobId
@@ -18,7 +19,31 @@ def _daemon(*arguments: Any) -> Any:
     return Learner(*arguments)
 
 
-learner = site_group("learner", _daemon)
+def _check_launcher(_ctx: click.Context, _param: click.Parameter, given: str | None) -> str | None:
+    from hansa.learner.launching.template import checked
+
+    return checked(given) if given else None
+
+
+learner = site_group("learner", _daemon, check_launcher=_check_launcher)
+
+
+@learner.command(hidden=True)
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def task(folder: Path) -> None:
+    """Do one training task for a learner; its --launcher starts this."""
+    from hansa.common.process import logs
+    from hansa.common.site.cli import set_up_torch
+
+    logs.set_up()
+    wait_without_spinning()
+    from hansa.learner.launching.parcel import Parcel  # loads PyTorch
+
+    order = Parcel(folder).settings()
+    set_up_torch(order.device, order.threads)
+    from hansa.learner.launching.worker import train_parcel
+
+    train_parcel(folder)
 
 
 @learner.command()

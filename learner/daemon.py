@@ -3,6 +3,7 @@
 import asyncio
 import importlib
 import logging
+from dataclasses import replace
 from threading import Event
 from typing import assert_never
 
@@ -15,6 +16,7 @@ from hansa.common.torch.readers import Readers
 from hansa.common.values.errors import Stale
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
+from hansa.learner.launching.launcher import Launcher
 from hansa.learner.trainer import Trainer
 from hansa.learner.training.slow import Cancelled
 from hansa.protos import fleet_pb2 as fleet
@@ -27,7 +29,11 @@ class Learner(SiteDaemon):
 
     def __init__(self, options: SiteOptions, shelf: Shelf) -> None:
         super().__init__(options, shelf)
-        self.trainer = Trainer(options, shelf, self.attendance.pulse, self.policy.current, readers=Readers())
+        near = replace(options, device=options.own_device)
+        self.trainer = Trainer(near, shelf, self.attendance.pulse, self.policy.current, readers=Readers())
+        self._train = self.trainer.train
+        if options.launcher:
+            self._train = Launcher(options, self.trainer.jobs, self.attendance.pulse).train
         if any(app.train is None for app in shelf.apps):
             # The first optimizer of a process imports this, which takes seconds.
             self.thread.submit(importlib.import_module, "torch._dynamo")
@@ -63,9 +69,7 @@ class Learner(SiteDaemon):
                 beside = [each.name for each in work.auxiliary if each.down and not each.reset]
                 base, arrays = await self.fetcher.fetch(work.model, work.base, beside)
                 try:
-                    update = await self.compute(
-                        self.trainer.train, app, task, work, base, arrays, cancelled, report
-                    )
+                    update = await self.compute(self._train, app, task, work, base, arrays, cancelled, report)
                 except Cancelled as error:
                     raise Stale(str(error)) from None
             case Evaluate():

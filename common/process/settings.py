@@ -17,9 +17,9 @@ from hansa.common.values.words import suggestion
 
 PLACES = (Path("hansa.toml"), Path("~/.config/hansa/hansa.toml"))
 GROUPS = {
-    "controller": ("start", "stop"),
-    "learner": ("start", "stop", "status", "model"),
-    "evaluator": ("start", "stop", "status"),
+    "controller": ("start", "stop", "logs"),
+    "learner": ("start", "stop", "status", "logs", "model"),
+    "evaluator": ("start", "stop", "status", "logs"),
 }
 OPERATOR = {
     "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare"),

@@ -155,7 +155,7 @@ def _end(pid: int, patience: float, holds: Callable[[], bool]) -> bool:
 
 def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.0) -> str:
     """Start the same command without --daemon in its own session; return what it announces when it is up."""
-    log = folder / f"{role}.log"
+    log = log_file(folder, role)
     make_folder(folder)
     try:
         out = os.fdopen(os.open(log, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600), "ab")
@@ -183,6 +183,11 @@ def detach(arguments: list[str], folder: Path, role: str, patience: float = 120.
         failure.exit_code = code or 1
         raise failure
     return answer.removeprefix("ready ")
+
+
+def log_file(folder: Path, role: str) -> Path:
+    """Return where a detached process writes its log."""
+    return folder / f"{role}.log"
 
 
 def announce(text: str) -> None:

@@ -54,15 +54,27 @@ def learning(view: JobView) -> Section:
 
 def _pooled(view: JobView, counting: Sequence[VersionView], name: str) -> Element | None:
     series = [Series("", [(entry.version, entry.metrics.get(name)) for entry in counting])]
-    tested = [entry for entry in view.history if entry.test and entry.test.metrics.get(name) is not None]
+    validated = _points(name, ((entry, entry.validation) for entry in counting))
+    tested = _points(name, ((entry, entry.test) for entry in view.history))
+    if validated:
+        series = [Series("test data", series[0].points), Series("validation data", validated, dashed=True)]
     if tested:
-        points = [(entry.version, entry.test.metrics[name]) for entry in tested if entry.test]
-        series = [Series("all evaluators", series[0].points), Series("test sites", points, dashed=True)]
+        first = series if validated else [Series("all evaluators", series[0].points)]
+        series = [*first, Series("test sites", tested, dashed=True)]
     if not any(value is not None for each in series for _, value in each.points):
         return None
     return figure(
         f"{titled(name)} of the community model", curves(name, series, axis_of(view), metric_axis(name))
     )
+
+
+def _points(name: str, found: Iterable[tuple[VersionView, Findings | None]]) -> list[Point]:
+    """Return the values of a metric in findings, where there are any."""
+    return [
+        (entry.version, findings.metrics[name])
+        for entry, findings in found
+        if findings and findings.metrics.get(name) is not None
+    ]
 
 
 def _by_site(view: JobView, counting: Sequence[VersionView], name: str) -> Element | None:

@@ -63,6 +63,9 @@ def _about(material: Material) -> Iterator[tuple[str, Child]]:
     last = view.history[-1] if view.history else None
     if last:
         yield "Last model", tag("code", f"version {last.version}, digest {last.digest[:32]}…")
+        if view.kept:
+            best = (f"{number} (the best)" if number == view.best else f"{number}" for number in view.kept)
+            yield "Kept models", f"versions {', '.join(best)}"
         if last.receipt:
             yield (
                 "Receipt",

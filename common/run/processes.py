@@ -16,7 +16,16 @@ from hansa.common.values.errors import HansaError
 
 # Settings for another federation, exported or in a settings file, are not meant for this one.
 ALONE = dict.fromkeys(
-    ("HANSA_TLS", "HANSA_STORE", "HANSA_POLICY", "HANSA_METRICS", "HANSA_LOG_FILE", "HANSA_PERSONAL"), ""
+    (
+        "HANSA_TLS",
+        "HANSA_STORE",
+        "HANSA_POLICY",
+        "HANSA_METRICS",
+        "HANSA_LOG_FILE",
+        "HANSA_PERSONAL",
+        "HANSA_LAUNCHER",
+    ),
+    "",
 )
 ALONE["HANSA_CONFIG"] = os.devnull
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hansa.common.process.clock import iso
+from hansa.common.process.state import log_file
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
+from hansa.common.ui.logs import follow_option, lines_option, show_log
 from hansa.common.ui.options import (
     LONGEST,
     Measure,
@@ -44,7 +46,12 @@ personal_option = click.option(
 )
 
 
-def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = None) -> click.Group:
+def site_group(
+    role: str,
+    start_daemon: Callable[..., Any],
+    split: str | None = None,
+    check_launcher: Callable[..., str | None] | None = None,
+) -> click.Group:
     """Return the group `hansa learner` or `hansa evaluator`; `start_daemon(options, shelf)` is the daemon."""
 
     @click.group(name=role, help=f"Start, stop and inspect a site's {role}.")
@@ -146,7 +153,8 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
             from hansa.common.site.connection import Identity
             from hansa.common.site.daemon import SiteOptions
 
-            _set_up_torch(device, threads)
+            launcher = more.get("launcher")
+            set_up_torch("cpu" if launcher else device, threads)
             options = SiteOptions(
                 identity=Identity(controller.address, SiteName(site), role, controller.tls),
                 data=data,
@@ -159,6 +167,7 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
                 drain=drain,
                 personal=personal.expanduser().absolute() if personal else None,
                 slow=more.get("slow", 1.0),
+                launcher=launcher,
             )
             run_async(_serve(start_daemon, options, keep_going))
 
@@ -174,6 +183,14 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
         )(start)
 
     if role == "learner":
+        click.option(
+            "--launcher",
+            envvar="HANSA_LAUNCHER",
+            metavar="COMMAND",
+            callback=check_launcher,
+            help="Train each task in a process that this command line starts; it has {command} where the"
+            ' command to start belongs, such as "srun --gres=gpu:1 {command}".',
+        )(start)
         click.option(
             "--slow",
             type=Measure(1, LONGEST),
@@ -204,6 +221,14 @@ def site_group(role: str, start_daemon: Callable[..., Any], split: str | None = 
     def status(site: str, state: Path | None, as_json: bool) -> None:
         _show_status(role, site, site_folder(state, site), as_json)
 
+    @group.command(help=f"Show the log of a site's {role} that was started with --daemon.")
+    @click.option("--site", type=Site(), envvar="HANSA_SITE", required=True, help="The site's name.")
+    @state_option
+    @lines_option
+    @follow_option
+    def logs(site: str, state: Path | None, lines: int, following: bool) -> None:
+        show_log(log_file(site_folder(state, site), role), lines, following)
+
     return group
 
 
@@ -217,7 +242,7 @@ async def _serve(start_daemon: Callable[..., Any], options: "SiteOptions", keep_
     from hansa.common.site.shelf import Shelf
 
     folder, role = options.state, options.identity.role
-    shelf = Shelf(options.apps, options.data, loaded_split(options.split), options.device)
+    shelf = Shelf(options.apps, options.data, loaded_split(options.split), options.own_device)
     daemon: SiteDaemon = start_daemon(options, shelf)
 
     def ready(text: str) -> None:
@@ -262,7 +287,8 @@ def site_folder(state: Path | None, site: str) -> Path:
     return (state or Path("~/.hansa/sites") / site).expanduser().absolute()
 
 
-def _set_up_torch(device: str, threads: int | None) -> None:
+def set_up_torch(device: str, threads: int | None) -> None:
+    """Load PyTorch and refuse a device that it does not have."""
     wait_without_spinning()  # several learners often share a machine
     import torch
 

@@ -44,7 +44,13 @@ class SiteOptions:
     policy: Path | None = None
     slow: float = 1.0  # learners only: the factor by which training is slowed down
     drain: float = 0.0  # seconds that the task in hand may take after a signal to stop
+    launcher: str | None = None  # learners only: the command line that starts processes for training
     personal: Path | None = None  # the folder of the site's own tensors; None: in the state directory
+
+    @property
+    def own_device(self) -> str:
+        """Where the daemon itself computes: with a launcher, only what that starts uses the device."""
+        return "cpu" if self.launcher else self.device
 
     @property
     def files(self) -> DiskFiles:

@@ -1,10 +1,12 @@
 """Metrics: whether more or less of them is better."""
 
 import re
+from difflib import get_close_matches
 from typing import Literal
 
 Mode = Literal["max", "min"]
 USUAL = ("accuracy", "loss")  # what versions are compared by unless a job says otherwise: the first they have
+HANSAS = (*USUAL, "weighted_f1", "micro_f1")  # which Hansa computes itself
 # Words in the names of metrics; `val_loss`, `top5_accuracy` and `weighted_f1_by_site` have one of them.
 _MAX = {"accuracy", "acc", "f1", "fbeta", "mcc", "kappa", "gmean", "precision", "recall", "sensitivity"}
 _MAX |= {"specificity", "auc", "auroc", "auprc", "map", "ap", "r2", "dice", "iou", "jaccard", "bleu", "rouge"}
@@ -31,6 +33,8 @@ def require_mode(metric: str | None, mode: Mode | None) -> None:
         return
     known = mode_of(metric)
     if known is None and mode is None:
-        raise ValueError(f"{metric}: is more of it better, or less? Add mode: max or mode: min")
+        near = get_close_matches(metric.lower(), HANSAS, n=1, cutoff=0.8)
+        meant = f"; or did you mean {near[0]}?" if near else ""
+        raise ValueError(f"{metric}: is more of it better, or less? Add mode: max or mode: min{meant}")
     if metric in USUAL and mode not in (None, known):
         raise ValueError(f"{metric} is always better the {'larger' if known == 'max' else 'smaller'} it is")

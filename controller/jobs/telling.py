@@ -1,7 +1,7 @@
 """What readers of a job's history get: chapters of it, and whatever is new or has changed since."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
@@ -10,23 +10,26 @@ from hansa.controller.jobs.views import history_views
 
 CHAPTER = 256  # versions in one reply
 LARGEST = 1 << 20  # characters of versions in one reply, unless it is a single version
+TURN = 16  # versions that are read until others have their turn: old ones must be unpacked
 WATCH_PAUSE = 0.1  # seconds between two views of a watched job
 
 
 async def chapters(runner: JobRunner, first: int, limit: int, detail: bool) -> AsyncIterator[list[str]]:
     """Yield versions from `first` on as JSON, a reply's worth at a time; a limit of 0 is none."""
     texts: list[str] = []
-    size, last = 0, runner.machine.state.version
+    machine, size = runner.machine, 0
+    last = machine.state.version
     if limit:
         last = min(last, first + limit - 1)
     for version in range(first, last + 1):
-        (view,) = history_views(runner.machine, versions=[version], detail=detail)
+        (view,) = history_views(machine, versions=[version], detail=detail)
         texts.append(view.model_dump_json())
         size += len(texts[-1])
         if size >= LARGEST or len(texts) == CHAPTER:
             yield texts
             texts, size = [], 0
-            await asyncio.sleep(0)  # others want their turn
+        if version % TURN == 0:
+            await asyncio.sleep(0)
     if texts:
         yield texts
 
@@ -43,13 +46,13 @@ class Watcher:
         ended = False
         while not ended:
             change, ended = self._runner.next_change(), self._runner.machine.ended
-            for view in self._views():
+            async for view in self._views():
                 yield view
             if not ended:
                 await change.wait()
                 await asyncio.sleep(WATCH_PAUSE)
 
-    def _views(self) -> Iterator[JobView]:
+    async def _views(self) -> AsyncIterator[JobView]:
         """Yield one view, or several if there are too many versions for one."""
         runner = self._runner
         if runner.machine is not self._machine:  # it was restored, and its marks count anew
@@ -62,6 +65,8 @@ class Watcher:
         size = 0
         for view in history_views(self._machine, versions=versions, detail=self._detail):
             chapter.append(view)
+            if view.version % TURN == 0:
+                await asyncio.sleep(0)
             size += 1 + view.update_count if self._detail else 1
             if size >= CHAPTER:
                 yield self._view(chapter)

@@ -34,6 +34,8 @@ SETTINGS = (
     "validation.fraction=0.2",
     "--set",
     "train.epochs=1",
+    "--set",
+    "keep.best=null",
 )
 
 
@@ -90,8 +92,10 @@ def storm(
 @pytest.mark.timeout(400)
 def test_a_job_survives_a_kill_at_every_named_point_with_the_same_model(federation: Federation) -> None:
     victims = {"controller": CONTROLLER, "learner-b": LEARNER, "evaluator-a": EVALUATOR}
-    job = storm(federation, victims, "--set", "pace.rounds=40")
-    assert len(federation.leftovers(job)) == 4  # the last model and the three updates it is made of
+    job = storm(federation, victims, "--set", "pace.rounds=40", "--set", "keep.every=20")
+    # The last model and the three updates it is made of, and version 20, which `keep` names.
+    assert len(federation.leftovers(job)) == 5
+    assert any(key.endswith("/v20") for key in federation.leftovers(job))
     assert federation.kills == 13
 
 

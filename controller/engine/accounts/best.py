@@ -4,7 +4,7 @@ Only versions whose metrics count are compared: those that were evaluated on eno
 are equally good, the first to be known is the best.
 """
 
-from hansa.common.values.history import Version
+from hansa.common.values.history import Findings, Version
 from hansa.common.values.metrics import USUAL, mode_of
 from hansa.common.values.words import suggestion
 from hansa.controller.engine import versions
@@ -29,7 +29,7 @@ def consider(job: Job, record: Version) -> None:
         return
     metric = keep.best.metric or next((name for name in USUAL if name in findings.metrics), USUAL[0])
     if metric not in findings.metrics:
-        _remark(job, _unknown(metric, sorted(findings.metrics)))
+        remark_unknown(job, "keep.best.metric", metric, findings)
         return
     value = findings.metrics[metric]
     score = -value if value is not None and (keep.best.mode or mode_of(metric)) == "min" else value
@@ -44,9 +44,11 @@ def _is_better(best: Best | None, version: int, metric: str, score: float) -> bo
     return best is None or best.metric != metric or best.version == version or score > best.score
 
 
-def _unknown(metric: str, known: list[str]) -> str:
+def remark_unknown(job: Job, field: str, metric: str, findings: Findings) -> None:
+    """Remark that nobody reports a metric that the job names."""
+    known = sorted(findings.metrics)
     names = suggestion(metric, known) or f"; they have {', '.join(known)}"
-    return f"keep.best.metric: versions do not have {metric}{names}; the best version is not known"
+    _remark(job, f"{field}: versions do not have {metric}{names}")
 
 
 def _remark(job: Job, remark: str) -> None:

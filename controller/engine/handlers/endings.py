@@ -109,7 +109,10 @@ def _target_reached(job: Job, record: Version) -> str:
     target = job.spec.stop.target
     if target is None or not record.covered:
         return ""
-    value = metrics(job, record).get(target.metric)
+    found = metrics(job, record)
+    if target.metric not in found:
+        best.remark_unknown(job, "stop.target.metric", target.metric, record)
+    value = found.get(target.metric)
     if value is None or not target.reached_by(value):
         return ""
     basis = ""

@@ -182,6 +182,14 @@ def test_any_metric_can_be_a_target(mode: str, value: float) -> None:
     assert play.machine.state.reason.startswith("target reached: wobble")
 
 
+def test_a_target_of_a_metric_that_nobody_reports_is_named() -> None:
+    play = begun(stop={"target": {"metric": "f1", "value": 0.9}})
+    evaluated(play, 9)
+    evaluated(play, 9)
+    (warning,) = play.machine.warnings
+    assert warning == "stop.target.metric: versions do not have f1 (known: accuracy, loss, weighted_f1)"
+
+
 @pytest.mark.parametrize("at", range(1, 6))
 def test_what_is_kept_survives_a_crash_at_any_time(at: int) -> None:
     play = begun(keep={"last": 2, "every": 3}, stop={"patience": 4})

@@ -88,6 +88,14 @@ def test_the_head_says_what_happened() -> None:
     assert "How good the model is was not measured" in text
 
 
+def test_validation_test_data_and_test_sites_are_told_apart_and_kept_models_are_named() -> None:
+    found = {"metrics": {"accuracy": 0.5}, "examples": 4, "examples_total": 4}
+    history = [version(number, test=found, validation=found) for number in (1, 2, 3)]
+    text = Reader(report(job(history, best=2, kept=(2, 3)))).text
+    for words in ("test data", "validation data", "test sites", "versions 2 (the best), 3"):
+        assert words in text
+
+
 def test_a_job_without_any_version_has_a_report() -> None:
     waiting = job([], status="waiting", reason="needs 3 connected sites")
     assert "0 rounds are done" in Reader(report(waiting)).text

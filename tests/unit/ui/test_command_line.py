@@ -19,7 +19,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
-OTHERS = re.compile(r"`ray [^`]*")  # commands of others, which have options of their own
+OTHERS = re.compile(r"`ray [^`]*|\"srun [^\"]*\"")  # commands of others, which have options of their own
 CALLED = re.compile(r"(?<![\w/.-])hansa((?: [a-z]+)+)([^`\n|]*)")
 ONCE = {"--daemon", "--json", "--version"}  # given with each call, or not at all
 
@@ -101,7 +101,7 @@ def test_messages_name_options_that_are_there() -> None:
 
 def _calls(text: str) -> Iterator[tuple[tuple[str, ...], list[str]]]:
     """Yield the commands that a text calls, and the options that it gives them."""
-    for match in CALLED.finditer(text.replace("\\\n", " ")):
+    for match in CALLED.finditer(OTHERS.sub("", text.replace("\\\n", " "))):
         words = tuple(match[1].split())
         while words and words not in COMMANDS:
             words = words[:-1]
