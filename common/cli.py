@@ -23,6 +23,7 @@ COMMANDS = {
     "data": ("hansa.common.ui.data:data", "List data sets, split them across sites, describe partitions."),
     "audit": ("hansa.controller.audit.cli:audit", "Show and verify who did what on a controller."),
     "pki": ("hansa.common.ui.pki:pki", "Issue certificates for controller, sites and operators."),
+    "dashboard": ("hansa.dashboard.cli:dashboard", "Serve a web page that shows the fleet and its jobs."),
     "rules": ("hansa.controller.rulebook.cli:rules", "Look up the rules that a job can name."),
     "completion": ("hansa.common.ui.completion:completion", "Complete commands with the Tab key."),
 }

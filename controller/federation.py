@@ -16,6 +16,7 @@ from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.archive import Archive
 from hansa.controller.jobs.attendance import Attendance
 from hansa.controller.jobs.directory import Jobs
+from hansa.controller.jobs.keys import Keys
 from hansa.controller.jobs.launcher import Launcher
 from hansa.controller.jobs.reading import Reader
 from hansa.controller.jobs.records import Records
@@ -70,6 +71,7 @@ class Federation:
             self.fleet,
             self.audit,
             self.records,
+            Keys(self.jobs),
         )
         self._resumption = Resumption(
             self._make_runner,

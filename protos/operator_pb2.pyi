@@ -23,9 +23,12 @@ class SubmitHeader(google.protobuf.message.Message):
     MANIFEST_FIELD_NUMBER: builtins.int
     OPERATOR_FIELD_NUMBER: builtins.int
     REFERENCE_FIELD_NUMBER: builtins.int
+    KEY_FIELD_NUMBER: builtins.int
     job_json: builtins.str
     operator: builtins.str
     """who submits it, for the record"""
+    key: builtins.str
+    """if this operator has submitted the same job with this key before, that one is returned"""
     @property
     def manifest(self) -> hansa.protos.model_pb2.Manifest:
         """of version 0; absent: a site builds it"""
@@ -41,9 +44,10 @@ class SubmitHeader(google.protobuf.message.Message):
         manifest: hansa.protos.model_pb2.Manifest | None = ...,
         operator: builtins.str = ...,
         reference: hansa.protos.model_pb2.Manifest | None = ...,
+        key: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["manifest", b"manifest", "reference", b"reference"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["job_json", b"job_json", "manifest", b"manifest", "operator", b"operator", "reference", b"reference"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job_json", b"job_json", "key", b"key", "manifest", b"manifest", "operator", b"operator", "reference", b"reference"]) -> None: ...
 
 global___SubmitHeader = SubmitHeader
 

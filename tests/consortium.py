@@ -56,7 +56,7 @@ class Consortium:
         files.write(folder / files.KEY, files.key_pem(key), files.PRIVATE)
         files.write(folder / files.CERTIFICATE, files.pem(made), files.PUBLIC)
         files.write(folder / files.CA, files.pem(self.authority.certificate), files.PUBLIC)
-        if role == "controller":
+        if role in ("controller", "dashboard"):
             self.hand_on_revoked(folder)
         return folder
 

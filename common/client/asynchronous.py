@@ -1,5 +1,6 @@
 """`hansa.AsyncClient`: the operators' client of a controller."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +11,14 @@ from hansa.common.client.download import Downloaded, download
 from hansa.common.client.endpoint import endpoint_of
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
+from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.values.errors import Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 from hansa.protos import operator_pb2 as operator
+
+AGAIN = 60.0  # seconds in which a submission with a key is sent again
 
 
 class AsyncClient:
@@ -44,12 +49,28 @@ class AsyncClient:
         job: Source,
         *,
         set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
+        key: str = "",
     ) -> AsyncJob:
-        """Submit a job file, or what such a file says, with changes by dotted path."""
-        submission = Submission(read_source(job, set))
+        """Submit a job file, or what such a file says, with changes by dotted path.
+
+        A `key` makes this repeatable: while the controller has a job that this operator has submitted with
+        the same key, that job is returned; Taken is raised if it is another job. A submission with a key is
+        sent again for some time if the connection is lost, so a restart of the controller does no harm.
+        """
+        submission = Submission(read_source(job, set), key)
+        backoff, clock = Backoff(), asyncio.get_running_loop().time
+        end = clock() + AGAIN
+        while True:
+            try:
+                return await self._submit(submission)
+            except Unreachable:
+                if not key or not self._connection.reached or clock() > end:
+                    raise
+                await backoff.rest()
+
+    async def _submit(self, submission: Submission) -> AsyncJob:
         limit = None if submission.brings_models else PATIENCE
-        call = self._connection.stub.Submit(submission.messages(), timeout=limit)
-        reply = await self._connection.ask(call)
+        reply = await self._connection.ask(self._stub.Submit(submission.messages(), timeout=limit))
         return AsyncJob(self, read(JobView, reply.view_json))
 
     async def job(self, words: str) -> AsyncJob:

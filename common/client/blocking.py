@@ -2,18 +2,20 @@
 
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from hansa.common.client.asynchronous import AsyncClient
+from hansa.common.client.display import job_html
 from hansa.common.client.download import Downloaded
 from hansa.common.client.job import AsyncJob
 from hansa.common.client.loop import SHARED
 from hansa.common.client.rows import Rows
 from hansa.common.client.submission import Source
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.errors import InvalidInput
+from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
 
@@ -95,6 +97,11 @@ class Job:
         """Return a pandas DataFrame with a row for each version."""
         return self._client.run(self._job.to_pandas())
 
+    def _repr_html_(self) -> str:
+        with suppress(HansaError):  # without an answer, what was last seen is shown
+            self.show()
+        return job_html(self.view)
+
     def __repr__(self) -> str:
         return repr(self._job)
 
@@ -141,9 +148,15 @@ class Client:
         job: Source,
         *,
         set: Mapping[str, Any] | None = None,  # noqa: A002 - as the option of the command is called
+        key: str = "",
     ) -> Job:
-        """Submit a job file, or what such a file says, with changes by dotted path."""
-        return Job(self, self.run(self._client.submit(job, set=set)))
+        """Submit a job file, or what such a file says, with changes by dotted path.
+
+        A `key` makes this repeatable: while the controller has a job that this operator has submitted with
+        the same key, that job is returned; Taken is raised if it is another job. A submission with a key is
+        sent again for some time if the connection is lost, so a restart of the controller does no harm.
+        """
+        return Job(self, self.run(self._client.submit(job, set=set, key=key)))
 
     def job(self, words: str) -> Job:
         """Find a job that somebody has submitted."""

@@ -31,6 +31,7 @@ class Connection:
     def __init__(self, to: Endpoint) -> None:
         self.to = to
         _credentials(to)  # says at once if they cannot be used; the channel reads them again
+        self.reached = False  # whether it has ever been answered
         self._channel: grpc.aio.Channel | None = None
         self._stub: Stub | None = None
 
@@ -51,7 +52,9 @@ class Connection:
     async def ask(self, call: Any) -> Any:
         """Return what a call is answered with."""
         with self.reaching(), translated():
-            return await call
+            answer = await call
+        self.reached = True
+        return answer
 
     async def show(self, job: str, history: bool = True, detail: bool = True) -> JobView:
         """Return one job, with its history; without `detail`, not with what single sites did and found."""

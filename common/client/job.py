@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hansa.common.client.display import job_html
 from hansa.common.client.download import Downloaded
 from hansa.common.client.following import Following
 from hansa.common.client.rows import Rows, version_rows
@@ -110,6 +111,9 @@ class AsyncJob:
 
     def _following(self) -> Following:
         return Following(self._client.endpoint, self.id, known=True)
+
+    def _repr_html_(self) -> str:
+        return job_html(self.view)
 
     def __repr__(self) -> str:
         return f"<job {self.id} ({self.name}): {self.view.status}>"

@@ -12,12 +12,13 @@ from hansa.common.models.checkpoints import load_checkpoint
 from hansa.common.models.frames import cut
 from hansa.common.rpc import codec
 from hansa.common.values.errors import InvalidInput
+from hansa.common.values.ids import submission_key
 from hansa.common.values.words import plain
 from hansa.protos import operator_pb2 as operator
 
 Source = str | Path | Mapping[str, Any] | JobSpec
 # What stays here: files (they travel as models), what only `hansa run` reads, and what the controller writes.
-NOT_SENT = {"init", "reference", "data", "simulate", "operator", "made_with"}
+NOT_SENT = {"init", "reference", "data", "simulate", "operator", "made_with", "key"}
 
 
 def read_source(source: Source, changes: Mapping[str, Any] | None = None) -> JobSpec:
@@ -36,9 +37,9 @@ def read_source(source: Source, changes: Mapping[str, Any] | None = None) -> Job
 class Submission:
     """A job with the models that it brings: version 0 and the reference."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, key: str = "") -> None:
         document = spec.model_dump(mode="json", exclude=NOT_SENT)
-        header = operator.SubmitHeader(operator=_user())
+        header = operator.SubmitHeader(operator=_user(), key=submission_key(key))
         self._payloads: list[Any] = []
         if spec.init:
             manifest, payload = load_checkpoint(Path(spec.init))

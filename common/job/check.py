@@ -32,6 +32,8 @@ def parse_job(data: object, lines: Lines | None = None, source: str = "", final:
     faults = part_faults(data, final)
     if data.get("operator"):
         faults.append((("operator",), "only the controller says who submitted a job"))
+    if data.get("key"):
+        faults.append((("key",), "it is given when a job is submitted: --key, or submit(…, key=…)"))
     if data.get(MADE_WITH):
         faults.append(((MADE_WITH,), "only the controller says what a job is run with"))
     try:

@@ -208,6 +208,9 @@ class JobSpec(Value):
         None, description="a safetensors file: how far each version is from it is measured"
     )
     operator: str = Field("", description="who submitted it; the controller writes it, never a job file")
+    key: str = Field(
+        "", max_length=200, description="what it was submitted under; the controller writes it, likewise"
+    )
     made_with: Software | None = Field(
         None, description="what it is run with; the controller writes it, likewise"
     )

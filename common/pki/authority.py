@@ -22,7 +22,8 @@ from hansa.common.values.errors import InvalidInput, NotFound, Taken
 
 KEY = "ca.key"
 ISSUED = "issued"
-SERVERS = ("controller", "store")
+SERVERS = ("controller", "dashboard", "store")
+ONLY_SERVERS = ("dashboard", "store")  # roles whose certificates cannot be used to call anybody
 SKEW = timedelta(minutes=5)  # sites' clocks may be a little behind ours
 WEAKEST_RSA, WEAKEST_CURVE = 2048, 256  # bits
 PublicKey = ec.EllipticCurvePublicKey | rsa.RSAPublicKey
@@ -94,7 +95,7 @@ class Authority:
             raise InvalidInput(
                 f"the authority itself expires {ca_end:%Y-%m-%d}; give fewer --days, or create a new one"
             )
-        uses = [] if role == "store" else [ExtendedKeyUsageOID.CLIENT_AUTH]
+        uses = [] if role in ONLY_SERVERS else [ExtendedKeyUsageOID.CLIENT_AUTH]
         if role in SERVERS:
             uses.append(ExtendedKeyUsageOID.SERVER_AUTH)  # no other role can pass for a server
         key = self._key()

@@ -15,8 +15,8 @@ from cryptography import x509
 from hansa.common.values.errors import Unproven
 from hansa.common.values.ids import NAME
 
-# A store is a Redis server: it never calls.
-Role = Literal["controller", "learner", "evaluator", "operator", "viewer", "store"]
+# A store is a Redis server, and what a dashboard shows to browsers: they never call.
+Role = Literal["controller", "learner", "evaluator", "operator", "viewer", "dashboard", "store"]
 ROLES: tuple[Role, ...] = get_args(Role)
 URI = re.compile(rf"urn:hansa:({'|'.join(ROLES)}):({NAME.pattern})")
 

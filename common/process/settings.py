@@ -4,6 +4,8 @@
 controller = "10.0.0.5:7300"
 [learner]                       # hansa learner start|stop|status
 site = "st-mary"
+[dashboard]                     # hansa dashboard, besides what it takes from [operator]
+listen = "127.0.0.1:7380"
 """
 
 import os
@@ -27,6 +29,7 @@ OPERATOR = {
     "controller": ("status", "health"),
 }
 OPERATORS_OWN = ("sweep",)  # commands that are not in a group
+DASHBOARD = "dashboard"
 
 
 def defaults(given: str | None) -> dict[str, Any]:
@@ -41,18 +44,19 @@ def defaults(given: str | None) -> dict[str, Any]:
             document = tomllib.load(file)
     except (OSError, tomllib.TOMLDecodeError) as error:
         raise InvalidInput(f"{path}: {error}") from None
-    unknown = sorted(set(document) - set(GROUPS) - {"operator"})
+    sections = [*GROUPS, "operator", DASHBOARD]
+    unknown = sorted(set(document) - set(sections))
     if unknown:
-        raise InvalidInput(
-            f"{path}: unknown section [{unknown[0]}]; known: {', '.join([*GROUPS, 'operator'])}"
-        )
+        raise InvalidInput(f"{path}: unknown section [{unknown[0]}]; known: {', '.join(sections)}")
     options = {
         group: dict.fromkeys(commands, _options(document, group, path)) for group, commands in GROUPS.items()
     }
     for group, commands in OPERATOR.items():
         of_operator = dict.fromkeys(commands, _options(document, "operator", path))
         options[group] = options.get(group, {}) | of_operator
-    return options | dict.fromkeys(OPERATORS_OWN, _options(document, "operator", path))
+    operators = _options(document, "operator", path)
+    options[DASHBOARD] = operators | _options(document, DASHBOARD, path)
+    return options | dict.fromkeys(OPERATORS_OWN, operators)
 
 
 def _find(given: str | None) -> Path | None:
@@ -89,7 +93,8 @@ def show_variables(command: click.Command) -> click.Command:
 
 def check_options(group: str, known: set[str], defaults: dict[str, Any]) -> None:
     """Refuse options in the file that no command of the group has."""
-    sections = [defaults[group]] if group in OPERATORS_OWN else defaults.get(group, {}).values()
+    single = group in (*OPERATORS_OWN, DASHBOARD)
+    sections = [defaults[group]] if single else defaults.get(group, {}).values()
     given = {name for options in sections for name in options} - {"app"}
     unknown = sorted(given - known)
     if unknown:

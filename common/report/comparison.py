@@ -32,9 +32,13 @@ def comparison_page(jobs: Jobs) -> str:
         tag("h1", f"{len(jobs)} jobs side by side"),
         tag("p", labels, class_="summary"),
     ]
-    sections = [_results(jobs), _settings(jobs), *_curves(jobs)]
     foot = f"Made by Hansa {__version__}. This file is complete: it loads nothing and runs nothing."
-    return whole_page(f"Comparison of {labels}", head, sections, foot)
+    return whole_page(f"Comparison of {labels}", head, comparison(jobs), foot)
+
+
+def comparison(jobs: Jobs) -> list[Section]:
+    """Return what jobs have come to; sections without anything to show have no parts."""
+    return [_results(jobs), _settings(jobs), *_curves(jobs)]
 
 
 def _results(jobs: Jobs) -> Section:

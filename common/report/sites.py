@@ -62,28 +62,33 @@ def totals(view: JobView) -> dict[str, Total]:
     return sums
 
 
-def participation(view: JobView) -> Section:
+def participation(view: JobView, with_strip: bool = True) -> Section:
     """Return the strip of rounds by site, contributions over time, and a table of the sites."""
     sites = sites_of(view)
     if not sites:
         return Section("sites", "The sites")
-    shown = sites[:STRIP]
+    parts = figures(rounds_by_site(view)) if with_strip else []
+    parts += figures(_contributions(view, sites), _staleness(view))
+    parts.append(_table(view))
+    parts += figures(_classes(view))
+    return Section("sites", "What the sites contributed", "", parts)
+
+
+def rounds_by_site(view: JobView) -> Element | None:
+    """Return the strip of rounds by site; nothing before the first round."""
+    sites = sites_of(view)
     rounds = [
         (entry.version, cells(entry)) for entry in view.history if entry.updates or entry.lost or entry.hops
     ]
+    if not (sites and rounds):
+        return None
     travelled = any(entry.hops for entry in view.history)
     filled = "The darker, the more hops it trained in." if travelled else "Filled: its update was merged."
     caption = f"{filled} Cross: it was asked for an update that did not arrive."
     if len(sites) > STRIP:
         caption += f" The first {STRIP} of {len(sites):,} sites."
-    parts: list[Element] = []
-    if rounds:
-        picture = strip(f"{view.unit}s by site", rounds, shown, axis_of(view))
-        parts += figures(figure(f"Who took part in which {view.unit}", picture, caption, wide=True))
-    parts += figures(_contributions(view, sites), _staleness(view))
-    parts.append(_table(view))
-    parts += figures(_classes(view))
-    return Section("sites", "What the sites contributed", "", parts)
+    picture = strip(f"{view.unit}s by site", rounds, sites[:STRIP], axis_of(view))
+    return figure(f"Who took part in which {view.unit}", picture, caption, wide=True)
 
 
 def cells(entry: VersionView) -> Mapping[str, Cell]:

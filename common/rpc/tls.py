@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from hansa.common.pki import files
-from hansa.common.pki.caller import Caller, read_caller
+from hansa.common.pki.caller import Caller, Role, read_caller
 from hansa.common.values.errors import HansaError, InvalidInput, Unproven
 
 log = logging.getLogger(__name__)
@@ -121,10 +121,10 @@ class TlsFolder:
 
 
 class ServerTls(TlsFolder):
-    """The controller's TLS folder, with the list of revoked certificates."""
+    """The TLS folder of a controller or dashboard, with the list of revoked certificates."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, ("controller",))
+    def __init__(self, folder: Path, role: Role = "controller") -> None:
+        super().__init__(folder, (role,))
         self._lock = threading.Lock()  # gRPC asks for certificates from its own thread
         self._crl_stamp = _stat(folder / files.REVOKED)
         self._lists = self._read_lists()

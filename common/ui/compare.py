@@ -1,5 +1,6 @@
 """`hansa job compare`: jobs side by side, and whether they learn what a reference learns."""
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ from hansa.common.ui.job_documents import SUMMARY, summary
 from hansa.common.ui.jobs import ask
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table
 from hansa.common.ui.versions import numbers
+from hansa.common.values.documents import flat_fields
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.history import VersionView, finite
 from hansa.common.values.sizes import amount
@@ -26,6 +28,8 @@ from hansa.common.values.words import counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all
+COLUMN = 9  # characters of a version's column, with the space beside it
+APART = 3  # settings that tell jobs of one name apart
 MODEL = "model.safetensors"  # that `hansa run` writes
 COMPARED = {
     *("version", "round", "seconds", "bytes_up", "bytes_down"),
@@ -103,11 +107,22 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
 
 
 def _named_apart(found: Sequence[Compared]) -> list[Compared]:
-    """Label jobs by their names, and jobs of the same name also by their ids."""
-    often = Counter(each.label for each in found)
-    return [
-        replace(each, label=f"{each.label} ({each.view.job})") if often[each.label] > 1 else each
+    """Label jobs by their names, and those of one name by what differs: settings, otherwise ids."""
+    settings = [
+        (dict(flat_fields(each.view.resolved.job)) if each.view.resolved else {}) | {"name": each.label}
         for each in found
+    ]
+    names = list(dict.fromkeys(name for each in settings for name in each))
+    labels = []
+    for each, own in zip(found, settings, strict=True):
+        others = [other for other in settings if other["name"] == each.label]
+        apart = [name for name in names if len({str(other.get(name)) for other in others}) > 1]
+        words = [f"{name.rpartition('.')[2]}={own.get(name)}" for name in apart[:APART]]
+        labels.append(f"{each.label} ({', '.join(words)})" if words else each.label)
+    often = Counter(labels)
+    return [
+        replace(each, label=label if often[label] == 1 else f"{label} ({each.view.job})")
+        for each, label in zip(found, labels, strict=True)
     ]
 
 
@@ -156,6 +171,9 @@ def _print_jobs(found: Sequence[Compared]) -> None:
     if not versions:
         click.echo("\nno version of these jobs was evaluated on enough examples")
         return
+    if len(found) > 2:
+        _print_transposed(found, versions)
+        return
     shown = _some(versions)
     by_version: list[Mapping[int, VersionView]] = [
         {e.version: e for e in each.view.history} for each in found
@@ -179,11 +197,41 @@ def _cells(version: int, found: Sequence[Mapping[int, VersionView]]) -> Iterator
         yield from (metrics, f"{entry.seconds:.1f}", amount(moved)) if entry else ("-", "-", "-")
 
 
-def _some(versions: list[int]) -> list[int]:
+def _print_transposed(found: Sequence[Compared], versions: list[int]) -> None:
+    """Print a row for each job, a column for some versions, and as many of these as fit beside the names.
+
+    The metric is the one that all jobs have in common, the accuracy if they have it.
+    """
+    metric = _common_metric(found)
+    if not metric:
+        click.echo("\nthese jobs have no metric in common; --json has all of them")
+        return
+    width = shutil.get_terminal_size((80, 24)).columns - max(len(each.label) for each in found)
+    shown = _some(versions, max(2, min(SHOWN, width // COLUMN)))
+    rows = []
+    for each in found:
+        values = {entry.version: entry.metrics.get(metric) for entry in each.measured}
+        cells = (values.get(version) for version in shown)
+        rows.append((each.label, *("-" if value is None else f"{value:.4f}" for value in cells)))
+    click.echo()
+    print_table((f"{metric} of version", *map(str, shown)), rows, "")
+    if len(shown) < len(versions):
+        click.echo(f"({len(shown)} of {len(versions)} versions; --json has all, with bytes and seconds)")
+
+
+def _common_metric(found: Sequence[Compared]) -> str:
+    """Return the metric to show: the accuracy if all jobs have it, otherwise the first that all have."""
+    names = [list(dict.fromkeys(name for entry in each.measured for name in entry.metrics)) for each in found]
+    names = [each for each in names if each]  # a job that has measured nothing does not decide
+    common = [name for name in names[0] if all(name in others for others in names)] if names else []
+    return "accuracy" if "accuracy" in common else next(iter(common), "")
+
+
+def _some(versions: list[int], most: int = SHOWN) -> list[int]:
     """Return evenly spread versions, as many as a person wants to read, including the last."""
-    if len(versions) <= SHOWN:
+    if len(versions) <= most:
         return versions
-    return [versions[round(at * (len(versions) - 1) / (SHOWN - 1))] for at in range(SHOWN)]
+    return [versions[round(at * (len(versions) - 1) / (most - 1))] for at in range(most)]
 
 
 def _print_concordance(reference: Compared, against: Sequence[Concordance], epsilon: float) -> None:

@@ -91,16 +91,19 @@ def conclude(ended: JobView, as_json: bool, known: Sequence[str] = ()) -> None:
 @click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change a field, such as train.epochs=2."
 )
+@click.option("--key", default="", help="Submit the job once: with the same key, the job of before is shown.")
 @click.option("--wait", is_flag=True, help="Follow the job as `watch` does; exit 1 unless it completed.")
 @json_option
-def submit(file: Path, controller: Endpoint, changes: tuple[str, ...], wait: bool, as_json: bool) -> None:
+def submit(
+    file: Path, controller: Endpoint, changes: tuple[str, ...], key: str, wait: bool, as_json: bool
+) -> None:
     """Submit a job file."""
     from hansa.common.job.file import load_job
     from hansa.common.ui.layers import require_fitting_layers
 
     spec = load_job(file, changes)
     require_fitting_layers(spec, file)
-    view = ask(controller, lambda client: client.submit(spec)).view
+    view = ask(controller, lambda client: client.submit(spec, key=key)).view
     warn(view)
     if not wait:
         if as_json:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from hansa.common.pki.authority import Authority
 
-ROLES = ("learner", "evaluator", "controller", "operator", "viewer", "store")
+ROLES = ("learner", "evaluator", "controller", "operator", "viewer", "dashboard", "store")
 LOCAL = ("localhost", "127.0.0.1", "::1")  # operators on the controller's own machine
 
 directory_option = click.option(
@@ -105,7 +105,7 @@ def request(role: Any, name: str, out: Path) -> None:
     "--host",
     "hosts",
     multiple=True,
-    help="A name or address by which a controller or store is reached. May be repeated.",
+    help="A name or address by which a controller, dashboard or store is reached. May be repeated.",
 )
 @click.option(
     "--days", type=Measure(0, 3650, min_open=True), default=365, show_default=True, help="Validity."
@@ -144,7 +144,7 @@ def issue(
             f"the certificate of a {role} needs --host, the name or address by which it is reached"
         )
     if role not in authority.SERVERS and hosts:
-        raise InvalidInput(f"--host is for {' and '.join(authority.SERVERS)}: nothing connects to a {role}")
+        raise InvalidInput(f"--host is for {', '.join(authority.SERVERS)}: nothing connects to a {role}")
     out = out or folder / f"{role}-{name}"
     if (out / files.CERTIFICATE).exists() and not renew:
         raise Taken(f"{out} already holds a certificate; --renew replaces it")
@@ -158,7 +158,7 @@ def issue(
         files.write(out / files.KEY, files.key_pem(key), files.PRIVATE)
     files.write(out / files.CERTIFICATE, files.pem(certificate), files.PUBLIC)
     files.write(out / files.CA, files.pem(issuer.certificate), files.PUBLIC)
-    if role == "controller":
+    if role in ("controller", "dashboard"):
         files.write(out / files.REVOKED, files.read(folder / files.REVOKED), files.PUBLIC)
     until = certificate.not_valid_after_utc
     click.echo(f"{out}: certificate of {role} {name}, valid until {until:%Y-%m-%d %H:%M} UTC")

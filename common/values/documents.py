@@ -88,6 +88,15 @@ def finite(value: Any) -> Any:
     return value
 
 
+def flat_fields(section: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a document by dotted path, without those that are null."""
+    for name, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat_fields(value, f"{above}{name}.")
+        elif value is not None:
+            yield f"{above}{name}", value
+
+
 def written(document: object) -> str:
     """Write a document for programs."""
     return escaped(finite(document), indent=2)

@@ -19,7 +19,17 @@ NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 # (`encoder.0.weight`, `dense/kernel:0`), and nothing that could leave a folder or control a terminal.
 _STEP = r"[A-Za-z0-9_][A-Za-z0-9._:+@-]*"
 TENSOR = re.compile(rf"{_STEP}(?:/{_STEP})*")
+LONGEST_KEY = 200  # characters of a key of a submission
 LONGEST = 1024  # characters of such a name
+
+
+def submission_key(text: str) -> str:
+    """Parse the key under which an operator submits a job; empty if there is none."""
+    if len(text) > LONGEST_KEY or not text.isprintable():
+        raise InvalidInput(
+            f"the key {text[:40]!r} cannot be used: write up to {LONGEST_KEY} printable characters"
+        )
+    return text
 
 
 def odd_tensor(names: Iterable[str]) -> str:

@@ -47,6 +47,8 @@ class JobView(Value):
 
     job: str
     name: str
+    operator: str = ""  # who submitted it
+    key: str = ""  # what they submitted it under, so that it is submitted once
     rule: str = ""
     app: str = ""
     status: str  # waiting, running, completed, failed, cancelled

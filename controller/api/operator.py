@@ -11,7 +11,7 @@ from hansa.common.process.clock import Clock
 from hansa.common.rpc import codec
 from hansa.common.rpc.guard import caller_of
 from hansa.common.values.errors import InvalidInput, InvalidJob, Refused, TooLarge
-from hansa.common.values.ids import NAME
+from hansa.common.values.ids import NAME, submission_key
 from hansa.common.values.views import StatusView
 from hansa.controller.api.limits import LARGEST_MODEL, SubmissionRate, require_size
 from hansa.controller.api.messages import header_of
@@ -54,7 +54,8 @@ class OperatorServicer:
         header = header_of(wire.SubmitHeader, await anext(stream, b""))
         name, who = _operator(context, header.operator)
         self._rate.take(name)
-        spec = parse_job(_document(header.job_json)).model_copy(update={"operator": name})
+        whose = {"operator": name, "key": submission_key(header.key)}
+        spec = parse_job(_document(header.job_json)).model_copy(update=whose)
         manifest = codec.manifest_from_wire(header.manifest) if header.HasField("manifest") else None
         reference = codec.manifest_from_wire(header.reference) if header.HasField("reference") else None
         for model in filter(None, (manifest, reference)):

@@ -19,6 +19,7 @@ from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.invitations import gather
+from hansa.controller.jobs.keys import Keys
 from hansa.controller.jobs.launcher import Launcher
 from hansa.controller.jobs.records import Records, read_again
 from hansa.controller.jobs.runner import JobRunner
@@ -48,10 +49,12 @@ class Admission:
         fleet: Fleet,
         audit: Audit,
         records: Records,
+        keys: Keys,
     ) -> None:
         self._make_runner, self._launcher = make_runner, launcher
         self._store, self._workers, self._clock = store, workers, clock
         self._fleet, self._audit, self._records = fleet, audit, records
+        self._keys = keys
         self._entering: set[asyncio.Task[JobRunner]] = set()
 
     def close(self) -> None:
@@ -69,27 +72,35 @@ class Admission:
     ) -> JobRunner:
         """Check a job, store the models submitted with it, and start it, even if the operator hangs up.
 
-        The frames of the first model come first, if there is one; the frames of the reference follow.
+        The frames of the first model come first, if there is one; the frames of the reference follow. If the
+        operator has submitted this job with the same key before, that one is returned.
         """
         spec = read_again(spec)
         rule = compose(spec)
         require_extras(rule)
         spec = spec.model_copy(update={"made_with": software(rule)})
-        job = new_job_id()
         models = Submission(manifest, reference, rule.travel)
         models.check(spec, [each.name for each in rule.auxiliary])
+        spec = models.named(spec)
+        async with self._keys.turn(spec) as runner:
+            return runner or await self._take(spec, rule, models, frames, who)
+
+    async def _take(
+        self, spec: JobSpec, rule: Composition, models: Submission, frames: AsyncIterator[bytes], who: str
+    ) -> JobRunner:
+        """Receive the models of a job and make it durable."""
+        job = new_job_id()
         outline = outline_of(models.version_0.spec) if models.version_0 and rule.needs_outline else None
         misfits = misfits_of(rule, outline) if outline else []
         if misfits:
             raise InvalidJob([located(problem, {}) for problem in misfits])
         drafts = await models.take(job, frames, self._store, self._workers)
         entering = asyncio.create_task(  # not in the launcher's group: it may fail
-            self._enter(
-                job, models.named(spec), rule, drafts, None if rule.needs_description else outline, who
-            )
+            self._enter(job, spec, rule, drafts, None if rule.needs_description else outline, who)
         )
         self._entering.add(entering)
         entering.add_done_callback(self._entering.discard)
+        self._keys.note(spec, entering)
         return await asyncio.shield(entering)
 
     async def _enter(

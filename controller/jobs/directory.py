@@ -67,6 +67,14 @@ class Jobs:
             raise NotFound(f"{words!r} could be any of the jobs {listed(matches, 10)}")
         return matches[0]
 
+    def keyed(self, operator: str, key: str) -> JobId | None:
+        """Return the id of the job that an operator has submitted with a key."""
+        views = {job: summary.view for job, summary in self.archive.summaries.items()}
+        keys = {(view.operator, view.key): job for job, view in views.items()}
+        specs = {job: runner.machine.spec for job, runner in self._runners.items()}
+        keys |= {(spec.operator, spec.key): job for job, spec in specs.items()}
+        return keys.get((operator, key))
+
     async def find(self, words: str) -> JobRunner:
         """Return a job by its id, a unique prefix of it, or a name that only one job has."""
         return await self.recall(self.identify(words))

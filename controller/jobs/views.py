@@ -76,6 +76,8 @@ def job_view(
     return JobView(
         job=machine.job,
         name=spec.name,
+        operator=spec.operator,
+        key=spec.key,
         rule=spec.rule,
         app=spec.app,
         status=state.status,

@@ -13,7 +13,7 @@ from hansa.controller.rulebook.compose import composed_again
 
 # Not part of the job itself: files that came with the submission (their digests are stored beside the job),
 # what only `hansa run` reads, and the operator who submitted it.
-ELSEWHERE = {"init", "reference", "data", "operator", "made_with"}
+ELSEWHERE = {"init", "reference", "data", "operator", "key", "made_with"}
 
 
 def resolved(spec: JobSpec) -> Resolved:

@@ -10,7 +10,7 @@ from hansa.common.plugins.registry import POINTS, kinds
 from hansa.common.values.bounds import Value
 from hansa.common.values.words import suggestion
 
-CONTROLLERS = ("operator", "made_with")  # what only the controller writes
+CONTROLLERS = ("operator", "key", "made_with")  # what only the controller writes
 OF_THE_RUN = ("name",)  # what the sweep gives each run itself
 PARTITION = ("data", "partition")
 

@@ -3,19 +3,34 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from operator import methodcaller
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hansa import AsyncClient, AsyncJob, Client, JobCancelled, JobFailed
-from hansa.common.values.errors import HansaError, InvalidInput, Unreachable
+from hansa.common.models.checkpoints import save_checkpoint
+from hansa.common.values.errors import HansaError, InvalidInput, Taken, Unreachable
 from hansa.common.values.tasks import Task, Train
 from hansa.protos import fleet_pb2
 from tests.consortium import Consortium
 from tests.redis_server import free_port
-from tests.support import APP, LightSite, Served, job, serving, wait_for_ever
+from tests.support import (
+    APP,
+    LightSite,
+    Served,
+    filled,
+    job,
+    nothing,
+    sealed,
+    serving,
+    small_spec,
+    wait_for_ever,
+)
+from tests.waiting import eventually
 
+display = methodcaller("_repr_html_")  # what notebooks call
 JOB = {"name": "from-python", "app": APP, "pace": {"kind": "sync", "rounds": 3}}
 LONG = {"pace.rounds": 40}
 
@@ -48,7 +63,12 @@ async def test_a_job_is_submitted_watched_and_fetched(tmp_path: Path) -> None:
             name: array.tolist() for name, array in arrays.items()
         }
         assert (await submitted.save(tmp_path / "m.safetensors")).stat().st_size > 0
+        frame = await submitted.to_pandas()
+        assert list(frame["version"]) == [0, 1, 2, 3, 4]
         again = await hub.job("from-python")
+        assert "<td>4</td>" in display(again)
+        nasty = AsyncJob(hub, again.view.model_copy(update={"name": "<script>alert(1)</script>"}))
+        assert "<script>" not in display(nasty)
         assert (again.id, again.view.status) == (submitted.id, "completed")
         assert [view.job for view in await hub.jobs()] == [submitted.id]
         assert {view.site for view in await hub.sites()} == {"a"}
@@ -158,3 +178,48 @@ async def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("HANSA_CONTROLLER")
     monkeypatch.setenv("HANSA_CONFIG", str(settings))
     assert (AsyncClient().endpoint.address, AsyncClient().endpoint.tls) == ("10.0.0.5:7300", alice)
+
+
+async def test_a_job_with_a_key_is_submitted_once_by_each_operator_and_over_restarts(tmp_path: Path) -> None:
+    listen, endless = f"127.0.0.1:{free_port()}", {"pace.rounds": 10_000}
+    hub, other = AsyncClient(listen), AsyncClient(listen)
+    async with hub, other, serving(tmp_path, listen=listen) as served:
+        # Two submitters at the same time, and one that hangs up at once.
+        hasty = asyncio.create_task(hub.submit(JOB, key="exp-7", set=endless))
+        jobs = await asyncio.gather(
+            *(each.submit(JOB, key="exp-7", set=endless) for each in (hub, other, hub))
+        )
+        hasty.cancel()
+        await asyncio.gather(hasty, return_exceptions=True)
+        (first,) = {each.id for each in jobs}
+        assert [view.job for view in await hub.jobs()] == [first]
+        assert (await hub.submit(JOB, key="exp-8", set=endless)).id != first
+        with pytest.raises(Taken, match=rf"{first} .*: pace\.rounds is 10000 there and 3 here"):
+            await hub.submit(JOB, key="exp-7")
+        with pytest.raises(InvalidInput, match="printable characters"):
+            await hub.submit(JOB, key="\x1b[2J")
+        another = job(sites={"min": 9}).model_copy(update={"operator": "bob", "key": "exp-7"})
+        assert (await served.submit(another, None, nothing())).id != first
+        assert len(await hub.jobs()) == 3
+        await jobs[0].cancel()
+        await eventually(lambda: first not in served.federation.launcher.running)
+    async with serving(tmp_path, listen=listen), AsyncClient(listen) as hub:
+        again = await hub.submit(JOB, key="exp-7", set=endless)  # it is archived by now
+        assert (again.id, again.view.status, again.view.key) == (first, "cancelled", "exp-7")
+
+
+async def test_a_submission_with_a_key_and_a_model_outlasts_a_restart(tmp_path: Path) -> None:
+    """The models of the second submission are not sent to their end: the job is there already."""
+    listen, spec = f"127.0.0.1:{free_port()}", small_spec()
+    save_checkpoint(tmp_path / "init.safetensors", *sealed(spec, filled(spec, 1)))
+    begun = job(init=str(tmp_path / "init.safetensors"), sites={"min": 9, "wait": 3600})
+    async with AsyncClient(f"127.0.0.1:{free_port()}") as nobody:
+        with pytest.raises(Unreachable):
+            await nobody.submit(begun, key="k")
+    async with AsyncClient(listen) as hub:
+        async with serving(tmp_path, listen=listen):
+            first = await hub.submit(begun, key="k")
+        again = asyncio.create_task(hub.submit(begun, key="k"))
+        async with serving(tmp_path, listen=listen):
+            assert (await asyncio.wait_for(again, 30)).id == first.id
+            assert len(await hub.jobs()) == 1

@@ -11,7 +11,7 @@ import pytest
 import hansa
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("common", "controller", "evaluator", "learner", "protos", "simulation")
+FOLDERS = ("common", "controller", "dashboard", "evaluator", "learner", "protos", "simulation")
 
 
 def test_the_packages_in_pyproject_are_those_on_disk() -> None:

@@ -20,7 +20,7 @@ from hansa.controller.storage.journal.base import (
 )
 from hansa.controller.values.snapshots import Snapshot
 
-SCHEMA = 10
+SCHEMA = 11
 PASSING = {  # errors that may pass; all others, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,

@@ -46,7 +46,7 @@ from hansa.controller.storage.redis.lease import GUARD, TAGS, Lease, LeaseLost, 
 log = logging.getLogger(__name__)
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster")
-FORMAT = 9  # of everything below the prefix
+FORMAT = 10  # of everything below the prefix
 PATIENCE = 10.0  # seconds to wait for one reply
 AT_ONCE = 500  # keys that one command removes
 WRITE = Script(GUARD + "return redis.pcall(ARGV[2], KEYS[2], unpack(ARGV, 3))")

@@ -11,6 +11,7 @@ ROOMS = (
     "benchmarks",
     "common",
     "controller",
+    "dashboard",
     "deploy",
     "docs",
     "evaluator",

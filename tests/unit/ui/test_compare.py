@@ -285,3 +285,29 @@ def test_central_training_has_no_travelling_models_to_evaluate() -> None:
     made = centralised(spec, 10)
     assert made.evaluate == {"every": 3}
     assert compose(made).evaluate.timeout == compose(spec).evaluate.timeout
+
+
+def test_many_jobs_fit_a_terminal_and_are_told_apart_by_what_differs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folders = []
+    for number, rate in enumerate((0.1, 0.2, 0.3)):
+        job = {
+            "app": "app.py:app",
+            "seed": 7,
+            "train": {"epochs": 2, "optimizer": {"kind": "sgd", "lr": rate}},
+        }
+        resolved = {"job": job, "made_with": {"hansa": "0.1.0"}}
+        (tmp_path / str(number)).mkdir()
+        losses = [1 / (version + rate) for version in range(1, 51)]
+        folders.append(leave(tmp_path / str(number), "plane", [*losses], resolved=resolved))
+    done = compare(*folders)
+    assert done.exit_code == 0, done.output
+    table = done.stdout.split("\n\n")[1]
+    assert max(map(len, table.splitlines())) <= 80
+    assert table.startswith("loss of version")
+    assert [line.split("  ")[0] for line in table.splitlines()[1:4]] == [
+        f"plane (lr={rate})" for rate in (0.1, 0.2, 0.3)
+    ]
+    assert "of 50 versions; --json has all" in table

@@ -1,0 +1,1 @@
+"""`hansa dashboard`: a web page that shows a federation, served by an ordinary operator client."""
