@@ -88,6 +88,12 @@ def controller() -> None:
     show_default=True,
     help="Seconds in which a lost site may reconnect.",
 )
+@click.option(
+    "--keep-days",
+    type=Measure(0, 36_500),
+    envvar="HANSA_KEEP_DAYS",
+    help="Delete jobs, models and all, this many days after their end (default: keep them).",
+)
 @click.option("--daemon", is_flag=True, help="Detach, with a pid and a log file in the state directory.")
 def start(
     listen: str,
@@ -100,6 +106,7 @@ def start(
     insecure: bool,
     heartbeat: float,
     grace: float,
+    keep_days: float | None,
     daemon: bool,
 ) -> None:
     """Start a controller and resume the jobs of its state directory."""
@@ -115,7 +122,7 @@ def start(
 
     logs.set_up()
     options = ControllerOptions(
-        listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics
+        listen, folder, url, insecure, heartbeat, grace, memory, tls, max_model, metrics, keep_days
     )
 
     def ready(address: str) -> None:

@@ -15,6 +15,7 @@ from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
 from hansa.controller.jobs.archive import Archive
 from hansa.controller.jobs.attendance import Attendance
+from hansa.controller.jobs.deletion import Deletion
 from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.keys import Keys
 from hansa.controller.jobs.launcher import Launcher
@@ -46,6 +47,7 @@ class Federation:
         heartbeat: float = 5.0,
         grace: float = 15.0,
         memory: int = 1 << 30,
+        keep_days: float | None = None,  # of jobs that have ended; None: for ever
     ) -> None:
         self.clock = clock
         self.memory = memory  # bytes that models in transit and sums may take
@@ -72,6 +74,9 @@ class Federation:
             self.audit,
             self.records,
             Keys(self.jobs),
+        )
+        self.deletion = Deletion(
+            self.jobs, self.launcher, self.records, self.store, workers, self.audit, clock, keep_days
         )
         self._resumption = Resumption(
             self._make_runner,
@@ -126,7 +131,10 @@ class Federation:
         self._exit.callback(self.admission.close)
         self._exit.callback(tasks.create_task(self.fleet.watch()).cancel)
         self._exit.callback(self.fleet.close)
+        await self.deletion.finish()
         await self._resumption.resume_all()
+        self._exit.push_async_callback(self.deletion.close)
+        self._exit.callback(tasks.create_task(self.deletion.watch()).cancel)
 
     async def _close_audit(self, writer: "asyncio.Task[None]") -> None:
         self.audit.note("controller", "stopped", __version__)

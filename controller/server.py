@@ -51,6 +51,7 @@ class ControllerOptions:
     tls: Path | None = None
     largest: int = LARGEST_MODEL
     metrics: str | None = None
+    keep_days: float | None = None
 
 
 async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> None:
@@ -66,8 +67,8 @@ async def serve(options: ControllerOptions, ready: Callable[[str], None]) -> Non
     keep_freed_memory()
     clock = SystemClock()
     with opened(options.store, options.state) as backends, ExitStack() as exit_:
-        timing = (options.heartbeat, options.grace)
-        async with Federation(backends.store, backends.journal, clock, *timing, options.memory) as federation:
+        settings = (options.heartbeat, options.grace, options.memory, options.keep_days)
+        async with Federation(backends.store, backends.journal, clock, *settings) as federation:
             guard = Guard(tls, refused=federation.audit.refused)
             server = make_server(guard)
             address = _bind(server, options.listen, tls)
@@ -160,7 +161,16 @@ def services(
         status.controller, jobs, fleet, federation.intake, downloads, clock, largest, trained
     )
     operators = OperatorServicer(
-        status, jobs, fleet, federation.admission, downloads, federation.audit, clock, rate, largest
+        status,
+        jobs,
+        fleet,
+        federation.admission,
+        federation.deletion,
+        downloads,
+        federation.audit,
+        clock,
+        rate,
+        largest,
     )
     return (
         handler(fleet_pb2.DESCRIPTOR.services_by_name["Fleet"], sites),

@@ -13,7 +13,7 @@ from hansa.common.drawing.markup import Child, tag
 from hansa.common.values.errors import InvalidInput
 from hansa.dashboard.followed import FollowedJob, FollowedJobs
 from hansa.dashboard.overview import Overview
-from hansa.dashboard.pages import fleet, job, jobs, pictures
+from hansa.dashboard.pages import audit, fleet, job, jobs, pictures
 from hansa.dashboard.pages.layout import card, live, search
 from hansa.dashboard.screens import Part, Screen
 
@@ -42,7 +42,7 @@ class Scenes:
 
     def of(self, name: str) -> Callable[[web.Request], AbstractAsyncContextManager[Scene]]:
         """Return how a scene is made of a request."""
-        return {"fleet": self.fleet, "jobs": self.jobs, "job": self.job}[name]
+        return {"fleet": self.fleet, "jobs": self.jobs, "job": self.job, "audit": self.audit}[name]
 
     @asynccontextmanager
     async def fleet(self, request: web.Request) -> AsyncIterator[Scene]:
@@ -79,6 +79,26 @@ class Scenes:
                 lambda parts: (
                     tag("h1", "Jobs"),
                     card("All jobs", search(words, "Find jobs", "/jobs"), live("jobs", parts["jobs"])),
+                ),
+            )
+
+    @asynccontextmanager
+    async def audit(self, request: web.Request) -> AsyncIterator[Scene]:
+        """The audit log."""
+        words, before = _text(request, "q"), _number(request, "before", 0)
+        async with self._overview.looking(log=True) as overview:
+            yield self._listing(
+                request,
+                "Audit",
+                "/audit",
+                {"records": lambda: audit.records(overview, words, before)},
+                lambda parts: (
+                    tag("h1", "Audit"),
+                    card(
+                        "Who did what",
+                        search(words, "Find records", "/audit"),
+                        live("records", parts["records"]),
+                    ),
                 ),
             )
 

@@ -45,6 +45,7 @@ class FromSite(google.protobuf.message.Message):
     HEARTBEAT_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    LOG_LINES_FIELD_NUMBER: builtins.int
     @property
     def enrol(self) -> global___Enrol:
         """exactly once, first"""
@@ -57,6 +58,8 @@ class FromSite(google.protobuf.message.Message):
     def goodbye(self) -> global___Goodbye:
         """a clean stop: the daemon leaves now, not after the grace period"""
 
+    @property
+    def log_lines(self) -> global___LogLines: ...
     def __init__(
         self,
         *,
@@ -64,10 +67,11 @@ class FromSite(google.protobuf.message.Message):
         heartbeat: global___Heartbeat | None = ...,
         progress: global___Progress | None = ...,
         goodbye: global___Goodbye | None = ...,
+        log_lines: global___LogLines | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["enrol", b"enrol", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "kind", b"kind", "progress", b"progress"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["enrol", b"enrol", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "kind", b"kind", "progress", b"progress"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrol", "heartbeat", "progress", "goodbye"] | None: ...
+    def HasField(self, field_name: typing.Literal["enrol", b"enrol", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "kind", b"kind", "log_lines", b"log_lines", "progress", b"progress"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["enrol", b"enrol", "goodbye", b"goodbye", "heartbeat", b"heartbeat", "kind", b"kind", "log_lines", b"log_lines", "progress", b"progress"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrol", "heartbeat", "progress", "goodbye", "log_lines"] | None: ...
 
 global___FromSite = FromSite
 
@@ -210,6 +214,7 @@ class ToSite(google.protobuf.message.Message):
     CANCEL_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     PULSE_FIELD_NUMBER: builtins.int
+    READ_LOG_FIELD_NUMBER: builtins.int
     @property
     def enrolled(self) -> global___Enrolled:
         """exactly once, first"""
@@ -224,6 +229,8 @@ class ToSite(google.protobuf.message.Message):
     def heartbeat(self) -> global___Heartbeat: ...
     @property
     def pulse(self) -> global___Pulse: ...
+    @property
+    def read_log(self) -> global___ReadLog: ...
     def __init__(
         self,
         *,
@@ -232,12 +239,63 @@ class ToSite(google.protobuf.message.Message):
         cancel: global___Cancel | None = ...,
         heartbeat: global___Heartbeat | None = ...,
         pulse: global___Pulse | None = ...,
+        read_log: global___ReadLog | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "task", b"task"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "task", b"task"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrolled", "task", "cancel", "heartbeat", "pulse"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "read_log", b"read_log", "task", b"task"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel", b"cancel", "enrolled", b"enrolled", "heartbeat", b"heartbeat", "kind", b"kind", "pulse", b"pulse", "read_log", b"read_log", "task", b"task"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["enrolled", "task", "cancel", "heartbeat", "pulse", "read_log"] | None: ...
 
 global___ToSite = ToSite
+
+@typing.final
+class ReadLog(google.protobuf.message.Message):
+    """An operator asks for the last lines of the daemon's log."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: builtins.int
+    LINES_FIELD_NUMBER: builtins.int
+    OPERATOR_FIELD_NUMBER: builtins.int
+    request: builtins.int
+    """repeated in the answer"""
+    lines: builtins.int
+    """at most so many; 0: as many as the site allows"""
+    operator: builtins.str
+    """who asks; the name of a certificate if the controller has TLS"""
+    def __init__(
+        self,
+        *,
+        request: builtins.int = ...,
+        lines: builtins.int = ...,
+        operator: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "operator", b"operator", "request", b"request"]) -> None: ...
+
+global___ReadLog = ReadLog
+
+@typing.final
+class LogLines(google.protobuf.message.Message):
+    """The last lines of the daemon's log, or why they are not sent."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: builtins.int
+    LINES_FIELD_NUMBER: builtins.int
+    REFUSAL_FIELD_NUMBER: builtins.int
+    request: builtins.int
+    refusal: builtins.str
+    @property
+    def lines(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        request: builtins.int = ...,
+        lines: collections.abc.Iterable[builtins.str] | None = ...,
+        refusal: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "refusal", b"refusal", "request", b"request"]) -> None: ...
+
+global___LogLines = LogLines
 
 @typing.final
 class Pulse(google.protobuf.message.Message):

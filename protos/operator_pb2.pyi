@@ -83,6 +83,99 @@ class JobReply(google.protobuf.message.Message):
 global___JobReply = JobReply
 
 @typing.final
+class DeleteReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    JOB_FIELD_NUMBER: builtins.int
+    job: builtins.str
+    """the id of the job that was deleted"""
+    def __init__(
+        self,
+        *,
+        job: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["job", b"job"]) -> None: ...
+
+global___DeleteReply = DeleteReply
+
+@typing.final
+class AuditRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    AFTER_FIELD_NUMBER: builtins.int
+    FOLLOW_FIELD_NUMBER: builtins.int
+    after: builtins.int
+    """the last record that the caller has; 0: none"""
+    follow: builtins.bool
+    def __init__(
+        self,
+        *,
+        after: builtins.int = ...,
+        follow: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "follow", b"follow"]) -> None: ...
+
+global___AuditRequest = AuditRequest
+
+@typing.final
+class AuditReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RECORDS_JSON_FIELD_NUMBER: builtins.int
+    @property
+    def records_json(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        records_json: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["records_json", b"records_json"]) -> None: ...
+
+global___AuditReply = AuditReply
+
+@typing.final
+class LogsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SITE_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    LINES_FIELD_NUMBER: builtins.int
+    site: builtins.str
+    role: builtins.str
+    """learner, evaluator; empty: the learner, or the evaluator if only that is connected"""
+    lines: builtins.int
+    """at most so many of the last lines; 0: as many as the site allows"""
+    def __init__(
+        self,
+        *,
+        site: builtins.str = ...,
+        role: builtins.str = ...,
+        lines: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "role", b"role", "site", b"site"]) -> None: ...
+
+global___LogsRequest = LogsRequest
+
+@typing.final
+class LogsReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROLE_FIELD_NUMBER: builtins.int
+    LINES_FIELD_NUMBER: builtins.int
+    role: builtins.str
+    @property
+    def lines(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        role: builtins.str = ...,
+        lines: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["lines", b"lines", "role", b"role"]) -> None: ...
+
+global___LogsReply = LogsReply
+
+@typing.final
 class HistoryRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

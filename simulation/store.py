@@ -7,7 +7,7 @@ from pathlib import Path
 from hansa.common.models.frames import FRAME, Buffer, Layout, as_bytes
 from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.values.errors import Broken, InvalidInput, NotFound
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.stores import Draft, Store, StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
 from hansa.simulation.slab import Slab, Slot
@@ -117,6 +117,12 @@ class SharedStore(Store):
             known = self._models.pop(key, None)
         if known is None and self._spilled is not None:
             self._spilled.delete(key)
+
+    def forget(self, job: JobId) -> None:
+        """Remove all models of a job."""
+        super().forget(job)
+        if self._spilled is not None:
+            self._spilled.forget(job)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""

@@ -43,7 +43,7 @@ from tests.support import APP, STATUS, filled, job, sealed, small_spec
 CHECK = "/grpc.health.v1.Health/Check"
 METHODS = [*(method for method in TABLE if method.startswith("/hansa")), CHECK]
 BAD = {"INTERNAL", "UNKNOWN"}
-STREAMS = ("Watch", "Events")  # that may go on for ever
+STREAMS = ("Watch", "Events", "Audit")  # that may go on for ever
 PATIENCE = 10.0  # seconds after which an input counts as hanging
 GROWTH = 256  # MiB by which the process may grow in total
 # Inputs after which the federation is created anew: honest jobs and audit records take memory, too.
@@ -251,6 +251,12 @@ async def _play(made: Target) -> None:
             seed(operator_pb2.EventsRequest(job=runner.id, follow=True)),
         ],
         "Cancel": [seed(operator_pb2.JobRequest(job="jffffffff"))],
+        "Delete": [seed(operator_pb2.JobRequest(job="jffffffff"))],
+        "Audit": [
+            seed(operator_pb2.AuditRequest(after=1)),
+            seed(operator_pb2.AuditRequest(after=1, follow=True)),
+        ],
+        "Logs": [seed(operator_pb2.LogsRequest(site="nowhere", role="evaluator", lines=9))],
         "Model": [seed(model)],
         "Sites": [seed(operator_pb2.SitesRequest())],
         "Status": [seed(operator_pb2.StatusRequest())],

@@ -12,6 +12,7 @@ from hansa.common.rpc.channel import SERVER
 from hansa.common.rpc.methods import handler
 from hansa.common.values.history import Update, VersionView
 from hansa.common.values.views import (
+    AuditView,
     DaemonView,
     EventView,
     JobView,
@@ -33,6 +34,7 @@ class PretendedController:
     history: list[VersionView] = field(default_factory=list)
     events: list[EventView] = field(default_factory=list)
     daemons: list[DaemonView] = field(default_factory=list)
+    records: list[AuditView] = field(default_factory=list)
     watches: int = 0
     watched: int = 0  # since the start
     asked: list[str] = field(default_factory=list)
@@ -96,6 +98,9 @@ class PretendedController:
         yield wire.EventsReply(events_json=_texts(self.events[request.after :]))
         while request.follow and not self.view.ended:
             await self.changed.wait()
+
+    async def Audit(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        yield wire.AuditReply(records_json=_texts(self.records[request.after :]))
 
     async def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.asked.append("Cancel")

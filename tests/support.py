@@ -122,11 +122,13 @@ async def serving(
     tls: Path | None = None,
     limits: Limits | None = None,
     trained: Callable[[float], None] = lambda _: None,
+    keep_days: float | None = None,
 ) -> AsyncIterator[Served]:
     """Run a controller with real gRPC over a state directory."""
     folder.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240
     with opened(store or f"disk:{folder / 'store'}", folder) as held:
-        async with Federation(held.store, held.journal, SystemClock(), heartbeat, grace) as federation:
+        backends, clock = (held.store, held.journal), SystemClock()
+        async with Federation(*backends, clock, heartbeat, grace, keep_days=keep_days) as federation:
             secure = ServerTls(tls) if tls else None
             guard = Guard(secure, limits, federation.audit.refused)
             server = make_server(guard)
@@ -160,6 +162,7 @@ class LightSite:
     spec: ModelSpec = field(default_factory=small_spec)
     tls: Path | None = None
     answer: Answer | None = None
+    read_log: Callable[[str, int], list[str]] | None = None
     tasks: "asyncio.Queue[Task]" = field(default_factory=asyncio.Queue)
     cancelled: list[TaskId] = field(default_factory=list)
     receipts: list[Receipt] = field(default_factory=list)
@@ -186,7 +189,7 @@ class LightSite:
     async def attending(self) -> AsyncIterator["LightSite"]:
         """Stay connected and do tasks until the block ends."""
         identity = Identity(self.address, SiteName(self.name), self.role, self.tls)
-        self.attendance = Attendance(identity, self.states)
+        self.attendance = Attendance(identity, self.states, read_log=self.read_log)
         self.ready.clear()
         attend = asyncio.create_task(self.attendance.attend(self, lambda _: self.ready.set()))
         work = asyncio.create_task(self._work())

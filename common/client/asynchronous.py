@@ -13,9 +13,11 @@ from hansa.common.client.job import AsyncJob
 from hansa.common.client.submission import Source, Submission, read_source
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.rpc.errors import translated
 from hansa.common.values.errors import Unreachable
 from hansa.common.values.history import VersionView
-from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
+from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
+from hansa.common.values.words import plain
 from hansa.protos import operator_pb2 as operator
 
 AGAIN = 60.0  # seconds in which a submission with a key is sent again
@@ -111,6 +113,24 @@ class AsyncClient:
         """Cancel a job; its last community model is kept."""
         reply = await self._connection.ask(self._stub.Cancel(request(job), timeout=PATIENCE))
         return read(JobView, reply.view_json)
+
+    async def delete(self, job: str) -> str:
+        """Delete a job that has ended, with its models and its journal; return its id."""
+        reply = await self._connection.ask(self._stub.Delete(request(job)))  # a large job takes its time
+        return plain(reply.job)
+
+    async def audit(self, after: int = 0, follow: bool = False) -> AsyncIterator[AuditView]:
+        """Yield the audit log's records after one; with `follow` also each new one, until this is closed."""
+        with self._connection.reaching(), translated():
+            async for reply in self._stub.Audit(operator.AuditRequest(after=after, follow=follow)):
+                for text in reply.records_json:
+                    yield read(AuditView, text)
+
+    async def logs(self, site: str, role: str = "", lines: int = 0) -> LogView:
+        """Return the last lines of a daemon's log, if its site shows them; 0: as many as it shows."""
+        wanted = operator.LogsRequest(site=site, role=role, lines=lines)
+        reply = await self._connection.ask(self._stub.Logs(wanted, timeout=PATIENCE))
+        return LogView(site=site, role=plain(reply.role), lines=tuple(map(plain, reply.lines)))
 
     async def model(self, job: str, version: int | str = "last") -> Downloaded:
         """Download a community model (`best`, `last` or a number) and check it."""

@@ -17,7 +17,7 @@ from hansa.common.client.submission import Source
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.history import VersionView
-from hansa.common.values.views import DaemonView, EventView, JobView, StatusView
+from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
 
 if TYPE_CHECKING:
     import numpy as np
@@ -165,6 +165,18 @@ class Client:
     def jobs(self) -> list[JobView]:
         """Return all jobs, newest first, without their histories."""
         return self.run(self._client.jobs())
+
+    def delete(self, job: str) -> str:
+        """Delete a job that has ended, with its models and its journal; return its id."""
+        return self.run(self._client.delete(job))
+
+    def audit(self, after: int = 0, follow: bool = False) -> Iterator[AuditView]:
+        """Yield the audit log's records after one; with `follow` also each new one."""
+        return self.iterate(lambda: self._client.audit(after, follow))
+
+    def logs(self, site: str, role: str = "", lines: int = 0) -> LogView:
+        """Return the last lines of a daemon's log, if its site shows them; 0: as many as it shows."""
+        return self.run(self._client.logs(site, role, lines))
 
     def sites(self) -> list[DaemonView]:
         """Return the daemons of all sites and what they are doing."""

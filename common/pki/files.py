@@ -7,9 +7,10 @@ from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import pkcs12
 
 from hansa.common.process.files import write_whole
 from hansa.common.values.errors import InvalidInput
@@ -17,6 +18,7 @@ from hansa.common.values.errors import InvalidInput
 T = TypeVar("T")
 CA, CERTIFICATE, KEY, REVOKED, REQUEST = "ca.pem", "cert.pem", "key.pem", "crl.pem", "request.csr"
 PRIVATE, PUBLIC = 0o600, 0o644
+ROUNDS = 200_000  # of the function that makes a key of a passphrase
 LIST = re.compile(rb"-----BEGIN X509 CRL-----.*?-----END X509 CRL-----", re.DOTALL)
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
@@ -85,6 +87,24 @@ def key_pem(key: PrivateKey, passphrase: bytes | None = None) -> bytes:
     if passphrase:
         lock = serialization.BestAvailableEncryption(passphrase)
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock)
+
+
+def p12(
+    name: str,
+    key: PrivateKey,
+    certificate: x509.Certificate,
+    authorities: list[x509.Certificate],
+    passphrase: bytes,
+) -> bytes:
+    """Return certificate and key as browsers import them, encrypted."""
+    lock = (
+        serialization.PrivateFormat.PKCS12.encryption_builder()
+        .kdf_rounds(ROUNDS)
+        .key_cert_algorithm(pkcs12.PBES.PBESv2SHA256AndAES256CBC)
+        .hmac_hash(hashes.SHA256())
+        .build(passphrase)
+    )
+    return pkcs12.serialize_key_and_certificates(name.encode(), key, certificate, authorities, lock)
 
 
 def pem(thing: x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest) -> bytes:

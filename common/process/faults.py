@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 POINTS = (
     *("job-announced", "job-entered"),
+    *("deletion-recorded", "models-deleted", "journal-shrinking"),
     *("update-received", "update-encoded", "update-published", "update-journaled", "description-journaled"),
     *("merge-computed", "merge-published", "merge-journaled"),
     *("task-taken", "task-trained", "task-offered", "task-uploading", "task-uploaded"),

@@ -24,8 +24,9 @@ GROUPS = {
     "evaluator": ("start", "stop", "status", "logs"),
 }
 OPERATOR = {
-    "job": ("submit", "list", "show", "watch", "events", "cancel", "model", "compare"),
-    "site": ("list",),
+    "job": ("submit", "list", "show", "watch", "events", "cancel", "delete", "model", "compare"),
+    "site": ("list", "logs"),
+    "audit": ("show",),
     "controller": ("status", "health"),
 }
 OPERATORS_OWN = ("sweep",)  # commands that are not in a group

@@ -15,7 +15,7 @@ from hansa.common.rpc.errors import translate, translated
 from hansa.common.rpc.methods import Stub
 from hansa.common.site.connection import Connection, Identity
 from hansa.common.values.bounds import MOST_NAMED
-from hansa.common.values.errors import HansaError, Unoffered, Unproven, Unreachable, one_line
+from hansa.common.values.errors import Forbidden, HansaError, Unoffered, Unproven, Unreachable, one_line
 from hansa.common.values.ids import NAME, PROTOCOL, JobId, TaskId, new_instance
 from hansa.common.values.results import Failure, Progress
 from hansa.common.values.tasks import Task
@@ -47,14 +47,18 @@ class Attendance:
     """A daemon's place in the fleet."""
 
     def __init__(
-        self, identity: Identity, apps: Callable[[], list[fleet.AppState]], instance: str = ""
+        self,
+        identity: Identity,
+        apps: Callable[[], list[fleet.AppState]],
+        instance: str = "",
+        read_log: Callable[[str, int], list[str]] | None = None,  # who asks, how many lines
     ) -> None:
         self.identity = identity
         self.instance = instance or new_instance()
         self.connection = Connection(identity)
         self.refused = ""  # why the controller refuses us; empty if it does not, or does not answer
         self.heartbeat = 5.0  # seconds between two heartbeats
-        self._apps = apps
+        self._apps, self._read_log = apps, read_log
         self._outbox: asyncio.Queue[fleet.FromSite] = asyncio.Queue()
         self._leaving = False
         self._outdated = False  # what was said at enrolment is no longer true
@@ -135,6 +139,21 @@ class Attendance:
             worker.cancel(TaskId(message.cancel.task), message.cancel.reason)
         elif message.HasField("pulse"):
             self._remember(JobId(message.pulse.job), message.pulse.steps)
+        elif message.HasField("read_log"):
+            self._show_log(message.read_log)
+
+    def _show_log(self, asked: fleet.ReadLog) -> None:
+        """Send the last lines of the log, or say why not."""
+        answer = fleet.LogLines(request=asked.request, refusal="this daemon does not show its log")
+        operator = plain(asked.operator, 64)
+        if self._read_log is not None:
+            try:
+                answer = fleet.LogLines(request=asked.request, lines=self._read_log(operator, asked.lines))
+            except Forbidden as error:
+                answer.refusal = plain(str(error), 500)
+        shown = f"refused: {answer.refusal}" if answer.refusal else f"{len(answer.lines)} lines sent"
+        log.info("operator %s asked for the log: %s", operator or "unknown", shown)
+        self._outbox.put_nowait(fleet.FromSite(log_lines=answer))
 
     def _attempts(self, problem: str) -> str:
         """Describe what a daemon without a session does."""

@@ -15,6 +15,7 @@ from hansa.common.site.attendance import Attendance
 from hansa.common.site.connection import Identity
 from hansa.common.site.failures import failure_of
 from hansa.common.site.files import DiskFiles
+from hansa.common.site.log_tail import LogTail
 from hansa.common.site.policy import PolicyFile
 from hansa.common.site.shelf import Shelf
 from hansa.common.site.transfer import Fetcher
@@ -79,7 +80,8 @@ class SiteDaemon(ABC):
         self.options = options
         self.shelf = shelf
         self.policy = PolicyFile(options.policy)
-        self.attendance = Attendance(options.identity, self._report_apps)
+        self.log_tail = LogTail()
+        self.attendance = Attendance(options.identity, self._report_apps, read_log=self._read_log)
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="torch")  # the only thread that computes
         self._helpers = ThreadPoolExecutor(2, thread_name_prefix="io")
         self.fetcher = Fetcher(self.attendance, self._helpers)
@@ -98,6 +100,7 @@ class SiteDaemon(ABC):
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Stay connected and work until told to stop."""
+        self.log_tail.open()
         work = asyncio.create_task(self._work())
         attend = asyncio.create_task(self.attendance.attend(self, ready))
         stop = asyncio.create_task(stop_signal())
@@ -119,6 +122,7 @@ class SiteDaemon(ABC):
             await asyncio.gather(work, attend, stop, watch, return_exceptions=True)
             self.thread.shutdown(wait=True, cancel_futures=True)
             self._helpers.shutdown(wait=True, cancel_futures=True)
+            self.log_tail.close()
 
     async def _drain(self) -> None:
         """Finish the task in hand, if it does not take too long; a second signal ends that, too."""
@@ -137,6 +141,12 @@ class SiteDaemon(ABC):
         runs = [run for _, run in running]
         await asyncio.wait((*runs, again), timeout=self.options.drain, return_when=asyncio.FIRST_COMPLETED)
         again.cancel()
+
+    def _read_log(self, operator: str, lines: int) -> list[str]:
+        """Return the last lines of the log, as many as the site's policy shows to operators."""
+        policy = self.policy.current()
+        policy.require_readable(operator)
+        return self.log_tail.last(min(lines or policy.logs, policy.logs))
 
     def in_hand(self) -> list[TaskId]:
         """Return the tasks that are running, queued or not yet acknowledged."""

@@ -6,6 +6,7 @@ max_epochs = 10                     # the most epochs of one task
 min_sites = 3                       # the fewest sites whose updates may make up a community model
 redistribute = false                # whether other sites may receive this site's own model, not only the mean
 memory = "4GiB"                     # the most that a job's plugins may keep here in arrays
+logs = 200                          # how many of the last lines of the log operators may read (default: none)
 """
 
 import tomllib
@@ -33,6 +34,7 @@ class Policy(Value):
     min_sites: int | None = Field(None, ge=1)
     redistribute: bool = False
     memory: Size = Field(4 << 30, ge=0, strict=True)
+    logs: int = Field(0, ge=0, le=1000, strict=True)
 
     def require(self, task: Task, examples: int) -> None:
         """Refuse a task that asks for more than the owner allows."""
@@ -48,6 +50,13 @@ class Policy(Value):
                 f"its plugins want to keep arrays of {size_text(size)} at the site, and at most"
                 f" {size_text(self.memory)} are allowed (`memory` in the file of --policy)",
             )
+
+    def require_readable(self, operator: str) -> None:
+        """Refuse to show the log to an operator."""
+        if not self.logs:
+            raise Forbidden("the site does not show its logs (`logs` in the file of --policy)")
+        if self.operators is not None and operator not in self.operators:
+            raise Forbidden(f"the site does not show its logs to operator {operator or 'unknown'}")
 
     def _objection(self, task: Task, examples: int) -> str | None:
         terms = task.terms

@@ -1,6 +1,7 @@
-"""`hansa job submit|list|show|watch|cancel|model`; `compare` and `verify` have their own modules."""
+"""`hansa job submit|list|show|watch|cancel|delete|model`; `compare` and others have their own modules."""
 
 import importlib
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -63,7 +64,7 @@ class WhichVersion(click.ParamType[int | str]):
 
 @click.group(cls=JobGroup)
 def job() -> None:
-    """Submit, watch, fetch, compare and verify jobs."""
+    """Submit, watch, fetch, compare, verify and delete jobs."""
 
 
 def ask(controller: Endpoint, question: Callable[[AsyncClient], Awaitable[T]]) -> T:
@@ -203,6 +204,22 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
         print_json(summary(view))
     else:
         click.echo(f"{view.job} ({view.name}) is cancelled at version {view.version}")
+
+
+@job.command()
+@click.argument("job_id", metavar="JOB")
+@controller_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(job_id: str, controller: Endpoint, yes: bool) -> None:
+    """Delete a job that has ended, with its models and its journal; the audit log says who did it.
+
+    Without --yes a person at a terminal is asked first.
+    """
+    view = ask(controller, lambda client: client.show(job_id, history=False))
+    if not yes and sys.stdin.isatty():
+        question = f"Delete {view.job} ({view.name}, {view.status}, version {view.version}) for good?"
+        click.confirm(question, abort=True)
+    click.echo(f"{ask(controller, lambda client: client.delete(view.job))} ({view.name}) is deleted")
 
 
 @job.command()

@@ -1,4 +1,4 @@
-"""`hansa pki init|request|issue|show|revoke`."""
+"""`hansa pki init|request|issue|show|revoke`; `export` has its own module."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hansa.common.ui.options import Measure, Site, json_option, print_json, print_table
+from hansa.common.ui.pki_export import command as export_command
 from hansa.common.values.errors import InvalidInput, NotFound, Taken
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ name_option = click.option(
 @click.group()
 def pki() -> None:
     """Issue certificates for controller, sites, operators and viewers."""
+
+
+pki.add_command(export_command)
 
 
 @pki.command()

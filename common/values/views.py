@@ -99,6 +99,29 @@ class EventView(Value):
     version: int | None = None  # if it is about one
 
 
+class AuditView(Value):
+    """Something that a caller did or was not allowed to do: a record of the audit log."""
+
+    sequence: int
+    at: float
+    who: str
+    what: str
+    about: str  # a job, a daemon, an RPC
+    why: str = ""
+    receipt: str = ""  # hash of the job's newest receipt
+    digest: str = ""  # of the job as it was submitted, or of its journal at its end or when it was deleted
+    previous: str
+    hash: str = ""
+
+
+class LogView(Value):
+    """The last lines of a daemon's log, as far as its site shows them."""
+
+    site: str
+    role: str
+    lines: tuple[str, ...]
+
+
 class DaemonView(Value):
     """One daemon of the fleet."""
 

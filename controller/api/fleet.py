@@ -30,7 +30,7 @@ from hansa.controller.api.limits import LARGEST_MODEL, require_size
 from hansa.controller.api.messages import header_of, parsed
 from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
-from hansa.controller.fleet.sessions import CancelTask, PulseDue, Session, role_of
+from hansa.controller.fleet.sessions import CancelTask, PulseDue, ReadLog, Session, role_of
 from hansa.controller.jobs.directory import Jobs
 from hansa.controller.transfers.downloads import Downloads
 from hansa.controller.transfers.intake import Intake
@@ -84,10 +84,15 @@ class FleetServicer:
             goodbye.cancel()
             self._fleet.broken(session, goodbye=listened and goodbye.result(), why=why)
 
-    def _to_site(self, session: Session, message: Task | CancelTask | PulseDue) -> wire.ToSite | None:
+    def _to_site(
+        self, session: Session, message: Task | CancelTask | PulseDue | ReadLog
+    ) -> wire.ToSite | None:
         if isinstance(message, PulseDue):
             steps = min(session.pulses.pop(message.job), LARGEST_COUNT)
             return wire.ToSite(pulse=wire.Pulse(job=message.job, steps=steps))
+        if isinstance(message, ReadLog):
+            asked = wire.ReadLog(request=message.request, lines=message.lines, operator=message.operator)
+            return wire.ToSite(read_log=asked)
         if isinstance(message, CancelTask):
             return wire.ToSite(cancel=wire.Cancel(task=message.task, reason=plain(message.reason)))
         runner = self._jobs.runner(message.job)
@@ -109,6 +114,9 @@ class FleetServicer:
                 match message.WhichOneof("kind"):
                     case "progress":
                         self._note_progress(session, message.progress)
+                    case "log_lines":
+                        shown = message.log_lines
+                        session.show_log(shown.request, shown.lines, plain(shown.refusal))
                     case "goodbye":
                         goodbye = True
                         break

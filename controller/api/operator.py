@@ -19,6 +19,7 @@ from hansa.controller.audit.log import Audit
 from hansa.controller.engine import events as ev
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.admission import Admission
+from hansa.controller.jobs.deletion import Deletion
 from hansa.controller.jobs.directory import Jobs
 from hansa.controller.jobs.telling import WATCH_PAUSE, Watcher, chapters
 from hansa.controller.jobs.views import event_view, model_of
@@ -38,6 +39,7 @@ class OperatorServicer:
         jobs: Jobs,
         fleet: Fleet,
         admission: Admission,
+        deletion: Deletion,
         downloads: Downloads,
         audit: Audit,
         clock: Clock,
@@ -45,7 +47,8 @@ class OperatorServicer:
         largest: int = LARGEST_MODEL,
     ) -> None:
         self._status, self._jobs, self._fleet = status, jobs, fleet
-        self._admission, self._downloads, self._audit = admission, downloads, audit
+        self._admission, self._deletion = admission, deletion
+        self._downloads, self._audit = downloads, audit
         self._clock, self._rate, self._largest = clock, rate, largest
 
     async def Submit(self, messages: AsyncIterator[bytes], context: Any) -> wire.JobReply:
@@ -89,13 +92,17 @@ class OperatorServicer:
         runner, sent = await self._jobs.find(request.job), request.after
         while True:
             change, silent = runner.next_change(), runner.silent
-            while entries := runner.chronicle(sent, PAGE):
-                sent = entries[-1].number
-                yield wire.EventsReply(events_json=[event_view(e).model_dump_json() for e in entries])
-            if silent or not request.follow:
-                return
-            await change.wait()
-            await asyncio.sleep(WATCH_PAUSE)
+            entries = runner.chronicle(sent, PAGE)
+            sent += len(entries)
+            # The first reply may be empty: it says that the stream is open.
+            yield wire.EventsReply(events_json=[event_view(e).model_dump_json() for e in entries])
+            if len(entries) < PAGE:
+                if silent or not request.follow:
+                    return
+                while not runner.chronicle(sent, 1) and not runner.silent:
+                    await change.wait()
+                    await asyncio.sleep(WATCH_PAUSE)
+                    change = runner.next_change()
 
     async def Cancel(self, request: wire.JobRequest, context: Any) -> wire.JobReply:
         """End a job."""
@@ -106,6 +113,12 @@ class OperatorServicer:
         await self._audit.record(who, "cancelled", runner.id)
         await runner.post(ev.CancelAsked(at=self._clock.now(), operator=name))
         return wire.JobReply(view_json=runner.view_with().model_dump_json())
+
+    async def Delete(self, request: wire.JobRequest, context: Any) -> wire.DeleteReply:
+        """Remove a job that has ended."""
+        job = self._jobs.identify(request.job)
+        await self._deletion.delete(job, _operator(context)[1])
+        return wire.DeleteReply(job=job)
 
     async def Model(self, request: wire.ModelRequest, context: Any) -> AsyncIterator[bytes]:
         """Send a community model."""
@@ -118,6 +131,24 @@ class OperatorServicer:
         sending = self._downloads.send(key, set(), who, request.start, request.continued, origin)
         async for message in sending:
             yield message
+
+    async def Audit(self, request: wire.AuditRequest, context: Any) -> AsyncIterator[wire.AuditReply]:
+        """Send the audit log's records after one, and with `follow` each new one."""
+        sent = request.after
+        while True:
+            written = self._audit.next_record()
+            entries = await self._audit.read(sent, PAGE)
+            sent = entries[-1].sequence if entries else sent
+            yield wire.AuditReply(records_json=[entry.event for entry in entries])  # as for events
+            if len(entries) < PAGE:
+                if not request.follow:
+                    return
+                await written.wait()
+
+    async def Logs(self, request: wire.LogsRequest, context: Any) -> wire.LogsReply:
+        """Ask a site for the last lines of a daemon's log."""
+        view = await self._fleet.read_log(request.site, request.role, request.lines, _operator(context)[0])
+        return wire.LogsReply(role=view.role, lines=view.lines)
 
     async def Sites(self, request: wire.SitesRequest, context: Any) -> wire.SitesReply:
         """List the fleet."""

@@ -12,7 +12,9 @@ def check_records(journal: Journal) -> Iterator[str]:
     """Yield every fault of the log: gaps, changes, and receipts that are not in their jobs' journals."""
     head, sequence = "", 0
     specs = {job.id: job.spec for job in journal.jobs()}
-    accepted = {JobId(record.about) for record in read_records(journal) if record.what == "accepted"}
+    records = read_records(journal)
+    accepted = {JobId(record.about) for record in records if record.what == "accepted"}
+    deleted = {JobId(record.about): record for record in records if record.what == "deleted"}
     for entry in journal.entries(LOG):
         sequence += 1
         try:
@@ -30,9 +32,18 @@ def check_records(journal: Journal) -> Iterator[str]:
             yield f"record {sequence}: it does not follow the record before it"
         if record.sealed().hash != record.hash:
             yield f"record {sequence}: it was changed"
-        if record.receipt or record.digest:
+        if record.about in deleted:
+            yield from _check_deleted(record, deleted[JobId(record.about)])
+        elif record.receipt or record.digest:
             yield from _check_job(journal, record, specs, accepted)
         head = record.hash
+
+
+def _check_deleted(record: AuditRecord, deletion: AuditRecord) -> Iterator[str]:
+    """Yield a fault if a job was not deleted as it was when it ended; nothing else is left of it."""
+    if record.what == "ended" and deletion.digest and record.digest not in ("", deletion.digest):
+        job = f"job {record.about}"
+        yield f"record {deletion.sequence}: the journal of {job} was changed between its end and its deletion"
 
 
 def check_job(journal: Journal, job: JobRecord) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The audit log, a chain of hashes in the journal: who submitted, cancelled, joined, left or was refused.
+"""The audit log, a chain of hashes in the journal: who did what, and who was refused.
 
 Every record holds the hash of the one before. The record of a job's submission also holds the digest of the
 job as it was submitted; the record of its end holds the hash of the job's newest receipt and the digest of
@@ -9,6 +9,7 @@ reveals that.
     submitted ──► the job is in the journal ──► accepted ──► the operator is told
 
 A submission without `accepted` was interrupted: nobody was told about such a job, and it may be missing.
+A job that was `deleted` is missing, too: the record holds the digest of the journal that is no longer there.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from collections import Counter
 from typing import Literal
 
 from hansa.common.process.clock import Clock
-from hansa.common.values.errors import Broken, reason
+from hansa.common.values.errors import Broken, InvalidInput, reason
 from hansa.common.values.ids import JobId
 from hansa.common.values.words import plain
 from hansa.controller.audit.records import LOG, AuditRecord, What
@@ -41,9 +42,11 @@ class Audit:
         self._journal, self._workers, self._clock = journal, workers, clock
         self._sequence, self._head = 0, ""
         self.interrupted: set[JobId] = set()  # jobs that were submitted recently and not accepted
+        self.deleted: set[JobId] = set()  # jobs that were deleted recently, though perhaps not to the end
         self._since = 0.0  # the time from which on the ends of jobs are known
         self._ends: dict[JobId, str] = {}  # how jobs ended
         self._queue: asyncio.Queue[tuple[dict[str, str], asyncio.Future[None]] | None] = asyncio.Queue()
+        self._written = asyncio.Event()
         self.counts: Counter[str] = Counter()  # records since the start, by what they are about
         self._recent: dict[tuple[str, str, str], tuple[float, int]] = {}  # first time, number of times
 
@@ -64,6 +67,8 @@ class Audit:
                     self.interrupted.add(JobId(record.about))
                 elif record.what == "accepted":
                     self.interrupted.discard(JobId(record.about))
+                elif record.what == "deleted":
+                    self.deleted.add(JobId(record.about))
             self._sequence = entry.sequence
         if mark is None or mark.sequence <= self._sequence:
             return ""
@@ -80,6 +85,16 @@ class Audit:
             mark = None
         first = max(0, mark.sequence - MARK_EVERY) if mark else 0
         return mark, await self._workers.journal(self._journal.entries, LOG, first)
+
+    def next_record(self) -> asyncio.Event:
+        """Return an event that the next record sets; take it before reading, to miss nothing."""
+        return self._written
+
+    async def read(self, after: int, most: int) -> list[Entry]:
+        """Return records after a number, which must not be that of a record that is yet to come."""
+        if after > self._sequence:
+            raise InvalidInput(f"the audit log has {self._sequence} records; there is none after {after}")
+        return await self._workers.journal(self._journal.entries, LOG, after, most)
 
     def end(self, job: JobId) -> str:
         """Return how a job ended, if that was recorded recently."""
@@ -118,6 +133,8 @@ class Audit:
             self._journal.append, LOG, [Entry(record.sequence, record.model_dump_json())]
         )
         self._sequence, self._head = record.sequence, record.hash
+        self._written.set()
+        self._written = asyncio.Event()
         self.counts[record.what] += 1
         if record.sequence % MARK_EVERY == 0:
             mark = Snapshot(record.sequence, record.hash, {})

@@ -5,8 +5,8 @@ from typing import Literal
 
 from blake3 import blake3
 
-from hansa.common.values.bounds import Value
 from hansa.common.values.ids import JobId
+from hansa.common.values.views import AuditView
 from hansa.controller.storage.journal import Entry, Journal
 
 LOG = JobId("audit")  # no job can have this id
@@ -18,6 +18,7 @@ What = Literal[
     "accepted",
     "cancelled",
     "ended",
+    "deleted",
     "joined",
     "left",
     "refused",
@@ -25,19 +26,10 @@ What = Literal[
 ]
 
 
-class AuditRecord(Value):
-    """One thing that a caller did or was not allowed to do."""
+class AuditRecord(AuditView):
+    """A record as the journal keeps it."""
 
-    sequence: int
-    at: float
-    who: str
     what: What
-    about: str  # a job, a daemon, an RPC
-    why: str = ""
-    receipt: str = ""  # hash of the job's newest receipt
-    digest: str = ""  # of the job as it was submitted, or of its journal at its end
-    previous: str
-    hash: str = ""
 
     def sealed(self) -> "AuditRecord":
         """Return the record with its hash."""

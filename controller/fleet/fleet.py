@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hansa.common.process.clock import Clock, iso
-from hansa.common.values.errors import Taken
+from hansa.common.values.errors import InvalidInput, NotFound, Taken
 from hansa.common.values.ids import SiteName
 from hansa.common.values.stated import short
-from hansa.common.values.views import DaemonView
-from hansa.common.values.words import in_order
-from hansa.controller.fleet.sessions import AppState, DaemonRole, Session
+from hansa.common.values.views import DaemonView, LogView
+from hansa.common.values.words import in_order, plain
+from hansa.controller.fleet.sessions import ROLES, AppState, DaemonRole, Session
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,19 @@ class Fleet:
     def find(self, site: SiteName, role: DaemonRole) -> Session | None:
         """Return a daemon's session if it is connected."""
         return self._sessions.get((site, role))
+
+    async def read_log(self, site: str, role: str, lines: int, operator: str) -> LogView:
+        """Ask a daemon for the last lines of its log; without a role the learner, or else the evaluator."""
+        if role not in ("", *ROLES):
+            raise InvalidInput(f"{plain(role, 40)!r} is not a daemon of a site: learner or evaluator")
+        wanted = [each for each in ROLES if role in ("", each)]
+        session = next(filter(None, (self.find(SiteName(site), each) for each in wanted)), None)
+        if session is None:
+            which = role or "daemon"
+            raise NotFound(
+                f"no {which} of site {plain(site, 64)!r} is connected; `hansa site list` shows all"
+            )
+        return LogView(site=session.site, role=session.role, lines=await session.read_log(lines, operator))
 
     def attend(self, session: Session) -> None:
         """Enter a daemon's session, or raise Taken if another living process has its name and role."""

@@ -67,20 +67,27 @@ class Archive:
         if summary and summary.receipts.get(site) != task:
             raise Stale(f"task {task} is over")
 
+    def drop(self, job: JobId) -> None:
+        """Stop listing a job."""
+        self.summaries.pop(job, None)
+        self._loaded.pop(job, None)
+
     async def recall(self, job: JobId) -> JobRunner:
         """Return a job in full; the last few are kept."""
         if job not in self.summaries:
             raise NotFound(f"there is no job {job}")
         async with self._loading:  # the next caller that asks for the same job finds it loaded
-            runner = self._loaded.pop(job, None) or self._with_traffic(await self._load(job))
+            runner = self._loaded.pop(job, None) or await self._load(job)
+            if job not in self.summaries:
+                raise NotFound(f"job {job} was deleted")
+            self._with_traffic(runner)
             self._loaded[job] = runner
             while len(self._loaded) > LOADED:
                 self._loaded.pop(next(iter(self._loaded)))
         return runner
 
-    def _with_traffic(self, runner: JobRunner) -> JobRunner:
+    def _with_traffic(self, runner: JobRunner) -> None:
         """Add the traffic since the last version: no version accounts for it, only the summary does."""
         view, state = self.summaries[runner.id].view, runner.machine.state
         runner.traffic.up = max(0, view.bytes_up - state.bytes_up)
         runner.traffic.down = max(0, view.bytes_down - state.bytes_down)
-        return runner

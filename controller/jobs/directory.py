@@ -22,6 +22,35 @@ class Jobs:
         """List a job."""
         self._runners[runner.id] = runner
 
+    def drop(self, job: JobId) -> None:
+        """Stop listing a job that is deleted."""
+        self._runners.pop(job, None)
+        self.archive.drop(job)
+
+    def ended(self, job: JobId) -> bool:
+        """Whether a job is over."""
+        return job in self.archive.summaries or self.runner(job).machine.ended
+
+    def title(self, job: JobId) -> str:
+        """Say in a few words which job it is, and what became of it."""
+        summary = self.archive.summaries.get(job)
+        if summary:
+            return f"{summary.view.name}: {summary.view.status}"
+        machine = self.runner(job).machine
+        return f"{machine.spec.name}: {machine.state.status}"
+
+    def ended_before(self, at: float) -> list[JobId]:
+        """Return the jobs that ended before a time, by an event in their journals.
+
+        A job that only looks failed, because its journal or its plugins are missing, may go on one day.
+        """
+        ends = {job: summary.ended for job, summary in self.archive.summaries.items()}
+        for job, runner in self._runners.items():
+            state = runner.machine.state
+            if state.ended is not None and state.sequence and not runner.abandoned:
+                ends[job] = state.ended
+        return [job for job, ended in ends.items() if ended <= at]
+
     def sort(self, jobs: Sequence[JobId]) -> None:
         """List jobs in the order of their submission."""
         self._runners = {job: self._runners[job] for job in jobs if job in self._runners}

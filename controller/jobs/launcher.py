@@ -45,6 +45,11 @@ class Launcher:
         """The jobs that run, and those that have ended and are still tidying up and recording their end."""
         return set(self._runs)
 
+    async def finished(self, job: JobId) -> None:
+        """Wait until a job that has ended has also tidied up and recorded its end."""
+        if job in self._runs:
+            await asyncio.wait((self._runs[job],))
+
     async def settled(self) -> None:
         """Wait until no job runs."""
         while self._runs:

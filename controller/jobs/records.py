@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 
 from hansa.common.job.spec import JobSpec
+from hansa.common.process import faults
 from hansa.common.process.clock import Clock, is_time
 from hansa.common.values.errors import Broken, InvalidJob, NotFound
 from hansa.common.values.ids import JobId
@@ -77,6 +78,11 @@ class Records:
             self._clock.catch_up(replay(machine, entry).at)
         self._clock.catch_up(machine.state.latest)  # a snapshot may be newer than every entry
         return machine
+
+    async def forget(self, job: JobId) -> None:
+        """Remove all that is known of a job; others get a turn in between."""
+        while await self._workers.journal(self._journal.forget, job):
+            faults.reach("journal-shrinking")
 
     async def digest(self, job: JobId) -> str:
         """Return the digest of a submission and all its events."""

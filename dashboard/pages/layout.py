@@ -8,7 +8,7 @@ from xml.etree.ElementTree import Element
 from hansa.common.drawing.markup import Child, tag
 from hansa.common.values.words import in_order
 
-PLACES = (("/", "Fleet"), ("/jobs", "Jobs"), ("/compare", "Compare"))
+PLACES = (("/", "Fleet"), ("/jobs", "Jobs"), ("/compare", "Compare"), ("/audit", "Audit"))
 THEMES = (("auto", "Auto"), ("light", "Light"), ("dark", "Dark"))
 MARKS = {  # states with a mark, so that nothing depends on colour alone
     **dict.fromkeys(("completed", "done", "attending", "live"), ("good", "✓")),

@@ -9,7 +9,7 @@ import pytest
 
 from hansa.common.values.errors import Broken, StoreFailed
 from hansa.common.values.ids import JobId
-from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal
+from hansa.controller.storage.journal import Entry, JobRecord, Journal, RedisJournal, SqliteJournal, sqlite
 from hansa.controller.storage.journal.sqlite import SCHEMA
 from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.values.snapshots import Snapshot
@@ -64,10 +64,30 @@ def test_events_come_back_in_order_and_apart_by_job(journal: Journal) -> None:
     assert journal.entries(B) == [Entry(i, f"b{i}") for i in range(1, 25)]
 
 
+def test_a_forgotten_job_leaves_nothing_and_the_others_are_as_they_were(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "AT_ONCE", 3)
+    for job in (A, B):
+        journal.create(JobRecord(job, "{}", 1.0))
+        _fill(journal, job, *(str(i) for i in range(1, 12)))
+        journal.save_snapshot(job, Snapshot(5, "state", {0: "a", 1: "b"}))
+        journal.conclude(job, "over")
+    before = journal.entries(B), journal.snapshot(B)
+    for _ in range(2):  # repeating it is harmless
+        while journal.forget(A):
+            pass
+    assert ([record.id for record in journal.jobs()], journal.job(A)) == ([B], None)
+    assert (journal.entries(A), journal.snapshot(A)) == ([], None)
+    assert journal.summaries() == {B: "over"}
+    assert (journal.entries(B), journal.snapshot(B)) == before
+
+
 def test_entries_can_be_read_from_any_number_on(journal: Journal) -> None:
     _fill(journal, A, *(str(i) for i in range(1, 13)))
     for after in (0, 1, 9, 11):
         assert [entry.sequence for entry in journal.entries(A, after)] == list(range(after + 1, 13))
+        assert [entry.sequence for entry in journal.entries(A, after, 2)] == list(range(after + 1, 13))[:2]
     assert journal.entries(A, 12) == journal.entries(A, 99) == []
 
 

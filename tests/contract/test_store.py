@@ -17,7 +17,7 @@ import pytest
 from hansa.common.models.frames import FRAME, Layout, Sealer, cut, pack
 from hansa.common.models.model import ModelSpec
 from hansa.common.values.errors import Broken, InvalidInput, NotFound, StoreFailed, Taken
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.redis.space import RedisSpace
 from hansa.controller.storage.stores import Draft, Store, StoredModel
@@ -231,6 +231,22 @@ def test_deleting_is_harmless_if_there_is_nothing(store: Store) -> None:
     store.delete(KEY)
     store.delete(KEY)
     assert store.keys() == []
+
+
+def test_a_forgotten_job_leaves_no_model_and_no_spare_space_but_readers_go_on(
+    store: Store, tmp_path: Path
+) -> None:
+    mine, other = ModelKey("j1/v1"), ModelKey("j11/v1")
+    for key in (mine, ModelKey("j1/u1"), other):
+        keep(store, key, SPEC, values(SPEC, 1)).close()
+    with store.open(mine) as model:
+        store.forget(JobId("j1"))
+        store.forget(JobId("j1"))
+        assert store.keys() == [other]
+        assert _same(model, SPEC, 1)
+    with store.open(other) as model:
+        assert _same(model, SPEC, 1)
+    assert not [path for path in tmp_path.rglob("*") if path.name == "j1" or path.parent.name == "spares"]
 
 
 def test_a_model_that_is_not_there_is_not_found_by_name(store: Store) -> None:

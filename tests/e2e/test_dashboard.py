@@ -136,7 +136,9 @@ def visit_all_pages(tab: Tab) -> None:
     assert tab.run("document.querySelector('tbody').rows.length") == 2
     assert "accuracy" in tab.text("main").lower()
     require_good(tab)
-    tab.click("nav a[href='/jobs']", loads=True)
+    tab.click("nav a[href='/audit']", loads=True)
+    assert "submitted" in tab.text("main")
+    require_good(tab)
     tab.press("Tab", 9)
     assert tab.run("document.activeElement.className") == "skip"
     tab.press("Enter", 13)
@@ -144,7 +146,7 @@ def visit_all_pages(tab: Tab) -> None:
     tab.scheme("light")
     light = tab.run("getComputedStyle(document.body).backgroundColor")
     tab.click("button[value=dark]", loads=True)
-    assert tab.run("location.pathname") == "/jobs"
+    assert tab.run("location.pathname") == "/audit"
     assert tab.run("getComputedStyle(document.body).backgroundColor") != light
 
 
@@ -187,7 +189,7 @@ async def test_a_site_named_as_a_script_stays_text_in_a_browser(browser: Browser
             tab = browser.tab()
             tab.go(served.link())
             tab.until("location.pathname == '/'")
-            for path in ("/", "/jobs", "/jobs/j1", "/compare?job=j1"):
+            for path in ("/", "/jobs", "/jobs/j1", "/compare?job=j1", "/audit"):
                 tab.go(served.address + path)
                 tab.until(f"{LIVE} || !document.body.dataset.stream")
                 assert "<script>alert(1)</script>" in tab.text("main")

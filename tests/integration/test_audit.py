@@ -289,3 +289,15 @@ async def test_changes_are_seen(tmp_path: Path) -> None:
     db.execute("delete from entries where job = ? and sequence >= ?", (LOG, number))
     assert "no longer in the chain" in verdict("--head", sound["head"])
     db.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--controller", "127.0.0.1:1", "--state", "."), "give one"),
+        (("--follow", "--store", "memory:"), "give --controller instead"),
+    ],
+)
+def test_the_log_is_read_from_one_place(words: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(hansa, ["audit", "show", *words])
+    assert (done.exit_code, said in done.stderr) == (2, True), done.output

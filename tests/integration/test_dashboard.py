@@ -17,7 +17,7 @@ from yarl import URL
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.pki import files
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.values.views import DaemonView, EventView
+from hansa.common.values.views import AuditView, DaemonView, EventView
 from hansa.dashboard.server import Dashboard, DashboardOptions
 from tests.consortium import Consortium
 from tests.hostile_text import NASTY, UNSAFE
@@ -25,7 +25,7 @@ from tests.pretended_controller import PretendedController, job, progress, versi
 
 SCRIPT = "<script>alert(1)</script>"
 ATTACK = f"{SCRIPT}\"'><img src=x onerror=alert(2)>{NASTY}"
-PAGES = ("/", "/jobs", "/jobs/j1", "/compare?job=j1")
+PAGES = ("/", "/jobs", "/jobs/j1", "/compare?job=j1", "/audit")
 Browser = aiohttp.ClientSession
 
 
@@ -174,6 +174,7 @@ def hostile() -> PretendedController:
         [EventView(sequence=1, time=ATTACK, kind=ATTACK, text=ATTACK, site=ATTACK)],
         [DaemonView(site=ATTACK, role="learner", state=ATTACK, since=ATTACK, why=ATTACK, doing=(ATTACK,),
                     apps={ATTACK: ATTACK}, changed=(ATTACK,))],
+        [AuditView(sequence=1, at=1.0, who=ATTACK, what=ATTACK, about=ATTACK, why=ATTACK, previous="")],
     )  # fmt: skip
 
 
@@ -181,7 +182,7 @@ async def test_hostile_names_are_text_wherever_they_are_shown() -> None:
     async with hostile().listening() as address:
         async with dashboard(address) as served, looking(served) as browser:
             shown = [await page(browser, path) for path in (*PAGES, "/compare")]
-            for path in ("/stream/job/j1", "/stream/fleet", "/stream/jobs"):
+            for path in ("/stream/job/j1", "/stream/fleet", "/stream/jobs", "/stream/audit"):
                 async for message in messages(browser, path):
                     shown += message["parts"].values()
                     break
@@ -193,7 +194,7 @@ async def test_hostile_names_are_text_wherever_they_are_shown() -> None:
                 assert not [
                     name for _, attributes in read.tags for name in attributes if name.startswith("on")
                 ]
-            assert sum(SCRIPT in Reader(text).text for text in shown) >= 6
+            assert sum(SCRIPT in Reader(text).text for text in shown) >= 8
 
 
 async def test_twenty_viewers_share_one_watch() -> None:

@@ -20,7 +20,15 @@ from hansa.common.values.ids import PROTOCOL
 from hansa.common.values.keep import BestSpec, KeepSpec
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
-from hansa.common.values.views import DaemonView, EventView, JobView, SiteProgress, StatusView, SurveyView
+from hansa.common.values.views import (
+    AuditView,
+    DaemonView,
+    EventView,
+    JobView,
+    SiteProgress,
+    StatusView,
+    SurveyView,
+)
 from hansa.common.values.words import WITHIN_LINES
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
@@ -170,13 +178,18 @@ async def attack(served: Served, learner: LightSite, stub: Any, operators: Any) 
         await submit(operators, with_text(head, path, NASTY))
     for document in spoiled(JOB):
         await submit(operators, operator_pb2.SubmitHeader(job_json=json.dumps(document)))
-    requests = {"Model": operator_pb2.ModelRequest, "Events": operator_pb2.EventsRequest}
-    for method in ("Show", "Cancel", "Watch", "Model", "Events"):
+    requests = {
+        "Model": operator_pb2.ModelRequest,
+        "Events": operator_pb2.EventsRequest,
+        "Logs": operator_pb2.LogsRequest,
+    }
+    for method in ("Show", "Cancel", "Delete", "Watch", "Model", "Events", "Logs"):
         asked: Any = requests.get(method, operator_pb2.JobRequest)
         for path in string_fields(asked.DESCRIPTOR):
             request = with_text(asked(), path, NASTY)
             call = getattr(operators, method)(request)
-            await status(call if method in ("Show", "Cancel") else anext(aiter(call)))
+            once = method in ("Show", "Cancel", "Delete", "Logs")
+            await status(call if once else anext(aiter(call)))
 
 
 async def run(*arguments: str, cwd: Path, **env: Any) -> tuple[str, str]:
@@ -199,6 +212,7 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         served = await stack.enter_async_context(serving(state))
         learner, evaluator = (LightSite(served.address, "a", role) for role in ("learner", "evaluator"))
         learner.answer, evaluator.answer = first_models, nothing_at_all
+        learner.read_log = lambda _, __: [NASTY, NASTY]
         for site in (learner, evaluator):
             await stack.enter_async_context(site.attending())
         channel, stub = fleet_stub(served.address)
@@ -219,6 +233,8 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         for shown in told:
             await run("job", "show", shown, cwd=tmp_path, **there)
             await run("job", "events", shown, cwd=tmp_path, **there)
+        for name in ("a", "s1"):
+            await run("site", "logs", name, cwd=tmp_path, **there)
         await run("job", "watch", failed[0].id, cwd=tmp_path, **there)
         await run("job", "compare", told[0], told[-1], cwd=tmp_path, **there)
         await run("job", "verify", failed[0].id, cwd=tmp_path, **there)
@@ -228,6 +244,8 @@ async def test_what_sites_and_operators_write_into_any_field_prints_clean(
         audited, _ = await run("audit", "show", cwd=tmp_path, **there)
         assert "owned" in audited
         await run("audit", "verify", cwd=tmp_path, **there)
+        said, _ = await run("audit", "show", "--controller", served.address, cwd=tmp_path)
+        assert "owned" in said
         for words in (("job", "list"), ("job", "show", told[0]), ("site", "list"), ("audit", "show")):
             said, _ = await run(*words, "--json", cwd=tmp_path, **there)
             json.loads(said)
@@ -269,6 +287,16 @@ class HostileController:
 
     async def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
         await context.abort(CODE.NOT_FOUND, NASTY)
+
+    async def Delete(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return operator_pb2.DeleteReply(job=NASTY)
+
+    async def Audit(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        record = AuditView(sequence=1, at=1.0, who="x", what="x", about="x", why="x", previous="x")
+        yield operator_pb2.AuditReply(records_json=[hostile(record)] * 2)
+
+    async def Logs(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return operator_pb2.LogsReply(role=NASTY, lines=[NASTY] * 2)
 
     async def Model(self, request: Any, context: Any) -> AsyncIterator[bytes]:  # noqa: N802
         manifest, payload = sealed(small_spec(), filled(small_spec(), 1.0))
@@ -380,7 +408,11 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
             ("job", "list"),
             ("job", "show", "j1"),
             ("job", "watch", "j1"),
+            ("job", "events", "j1"),
             ("job", "cancel", "j1"),
+            ("job", "delete", "j1"),
+            ("audit", "show", "--controller", f"127.0.0.1:{port}"),
+            ("site", "logs", "a"),
             ("job", "model", "j1", "-o", "m.safetensors"),
             ("job", "compare", "j1", "j2", "--concordance"),
             ("job", "compare", "j1", "j2", "--html", "both.html"),
@@ -408,7 +440,7 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "work",
     [
-        {"train": fleet_pb2.TrainWork(model="j1/v0", epochs=1, batch_size=1)},
+        {"train": fleet_pb2.TrainWork(model="j1/v0", epochs=1, batch_size=1, accumulate=1)},
         {"evaluate": fleet_pb2.EvaluateWork(model="j1/v0")},
     ],
 )

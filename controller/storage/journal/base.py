@@ -33,7 +33,9 @@ class Entry:
 
 
 class Journal(ABC):
-    """An append-only list of entries per job. Entries are durable when `append` returns.
+    """An append-only list of entries per job, until the job as a whole is forgotten.
+
+    Entries are durable when `append` returns.
 
     Damage to one record does not affect the others. Each has a checksum, so that even a plausible wrong digit
     is noticed: a damaged entry is not `sound`, a damaged record of a job cannot be decoded, and reading a
@@ -69,8 +71,8 @@ class Journal(ABC):
         """Return all summaries except damaged ones, which can be made again from entries."""
 
     @abstractmethod
-    def entries(self, job: JobId, after: int = 0) -> list[Entry]:
-        """Return a job's entries with a higher number than `after`, in order."""
+    def entries(self, job: JobId, after: int = 0, most: int | None = None) -> list[Entry]:
+        """Return a job's entries with a higher number than `after`, in order; at most the first so many."""
 
     @abstractmethod
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
@@ -81,6 +83,14 @@ class Journal(ABC):
         """Return the newest snapshot with all chapters, or raise Broken if it is damaged.
 
         A damaged snapshot can be made again from entries.
+        """
+
+    @abstractmethod
+    def forget(self, job: JobId) -> bool:
+        """Remove a part of all that is known of a job and give its space back; return whether more is left.
+
+        The job's record goes last, so a job that is not yet forgotten is still among `jobs`. Each call takes
+        a moment, so that others get a turn in between. Repeating it is harmless.
         """
 
     @abstractmethod

@@ -90,10 +90,10 @@ class RedisJournal(Journal):
                 summaries[job] = text[size:]
         return summaries
 
-    def entries(self, job: JobId, after: int = 0) -> list[Entry]:
-        """Return a job's entries with a higher number than `after`, in order."""
+    def entries(self, job: JobId, after: int = 0, most: int | None = None) -> list[Entry]:
+        """Return a job's entries with a higher number than `after`, in order; at most the first so many."""
         with self.space.answering():
-            rows = self.space.client.xrange(self.space.key("journal", job), min=f"{after + 1}-0")
+            rows = self.space.client.xrange(self.space.key("journal", job), min=f"{after + 1}-0", count=most)
         return [_entry(job, int(number.partition(b"-")[0]), fields) for number, fields in rows]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
@@ -121,6 +121,13 @@ class RedisJournal(Journal):
             )
         except (KeyError, ValueError) as error:
             raise damaged_snapshot(job, one_line(error)) from error
+
+    def forget(self, job: JobId) -> bool:
+        """Remove all that is known of a job: Redis frees the memory of a stream in the background."""
+        self.space.remove((self.space.key("journal", job), self.space.key("snapshot", job)))
+        self.space.write("HDEL", self.space.key("summaries"), job)
+        self.space.write("HDEL", self.space.key("jobs"), job)
+        return False
 
     def close(self) -> None:
         """Do nothing: the caller that opened the space closes it."""

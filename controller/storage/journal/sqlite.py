@@ -21,6 +21,7 @@ from hansa.controller.storage.journal.base import (
 from hansa.controller.values.snapshots import Snapshot
 
 SCHEMA = 11
+AT_ONCE = 2000  # entries that are removed, or pages that are given back, in one call
 PASSING = {  # errors that may pass; all others, such as a damaged page, will not
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -66,6 +67,7 @@ class SqliteJournal(Journal):
                     f"{path} was written by {age} Hansa (format {schema}, this one knows {SCHEMA});"
                     " choose another --state"
                 )
+            self.db.execute("pragma auto_vacuum = incremental")  # works for a new file only
             self.db.execute("pragma journal_mode = wal")
             # An acknowledged entry must survive a power failure.
             self.db.execute("pragma synchronous = full")
@@ -109,15 +111,15 @@ class SqliteJournal(Journal):
         rows = self._do("select job, text, checksum from summaries")
         return {JobId(job): text for job, text, check in rows if check == checksum(job, text)}
 
-    def entries(self, job: JobId, after: int = 0) -> list[Entry]:
-        """Return a job's entries with a higher number than `after`, in order."""
+    def entries(self, job: JobId, after: int = 0, most: int | None = None) -> list[Entry]:
+        """Return a job's entries with a higher number than `after`, in order; at most the first so many."""
         query = (
             "select sequence, cast(event as text), cast(receipt as text), checksum"
-            " from entries where job = ? and sequence > ? order by sequence"
+            " from entries where job = ? and sequence > ? order by sequence limit ?"
         )
         return [
             Entry(sequence, event, receipt, check == checksum(job, sequence, event))
-            for sequence, event, receipt, check in self._do(query, job, after)
+            for sequence, event, receipt, check in self._do(query, job, after, -1 if most is None else most)
         ]
 
     def save_snapshot(self, job: JobId, snapshot: Snapshot) -> None:
@@ -138,6 +140,23 @@ class SqliteJournal(Journal):
         if not rows:
             return None
         return Snapshot(rows[0][0], rows[0][1], {number: text for number, text, _ in chapters})
+
+    def forget(self, job: JobId) -> bool:
+        """Remove a part of all that is known of a job, or give free pages back to the file system."""
+        first = self._do("select min(sequence) from entries where job = ?", job)[0][0]
+        if first is not None:
+            self._do("delete from entries where job = ? and sequence < ?", job, first + AT_ONCE)
+            return True
+        with self._transaction():
+            self._do("delete from chapters where job = ?", job)
+            self._do("delete from snapshots where job = ?", job)
+            self._do("delete from summaries where job = ?", job)
+            self._do("delete from jobs where id = ?", job)
+        self._do(f"pragma incremental_vacuum({AT_ONCE})")
+        if self._do("pragma freelist_count")[0][0] and self._do("pragma auto_vacuum")[0][0]:
+            return True
+        self._do("pragma wal_checkpoint(truncate)")
+        return False
 
     def close(self) -> None:
         """Close the file."""

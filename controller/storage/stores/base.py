@@ -16,7 +16,7 @@ from types import TracebackType
 
 from hansa.common.models.frames import Buffer, Layout
 from hansa.common.models.model import Manifest, ModelSpec
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import JobId, ModelKey
 
 
 class StoredModel(ABC):
@@ -89,6 +89,11 @@ class Store(ABC):
     @abstractmethod
     def delete(self, key: ModelKey) -> None:
         """Remove a model; harmless if there is none."""
+
+    def forget(self, job: JobId) -> None:
+        """Remove all models of a job and give their space back at once; harmless if it is repeated."""
+        for key in self.keys(f"{job}/"):
+            self.delete(key)
 
     @abstractmethod
     def keys(self, prefix: str = "") -> list[ModelKey]:

@@ -19,7 +19,7 @@ from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.process.files import sync_folder
 from hansa.common.rpc.codec import manifest_from_wire, manifest_to_wire
 from hansa.common.values.errors import Broken, NotFound, StoreFailed, Taken
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
 from hansa.controller.storage.stores.spares import Spares
 from hansa.protos import model_pb2
@@ -200,6 +200,20 @@ class DiskStore(Store):
                 self._spares.retire(self._path(key))
         except OSError as error:
             raise _trouble(f"removing {self._path(key)}", error) from error
+
+    def forget(self, job: JobId) -> None:
+        """Remove all models of a job, its folder, and the spare files that might be its models."""
+        folder = self._models / job
+        try:
+            if folder.is_dir():
+                for path in folder.iterdir():
+                    path.unlink(missing_ok=True)
+                folder.rmdir()
+                sync_folder(self._models)
+            self._durable.discard(folder)
+            self._spares.clear()
+        except OSError as error:
+            raise _trouble(f"removing {folder}", error) from error
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hansa.common.models.frames import Buffer, Layout
 from hansa.common.models.model import Manifest, ModelSpec
-from hansa.common.values.ids import ModelKey
+from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.stores.base import Draft, Store, StoredModel
 from hansa.controller.storage.stores.memory import Frame, MemoryModel, MemoryStore, frozen
 
@@ -102,6 +102,11 @@ class RecentStore(Store):
             if key in self._publishing:
                 self._publishing[key].overtaken = True
         self.below.delete(key)
+
+    def forget(self, job: JobId) -> None:
+        """Remove all models of a job."""
+        super().forget(job)
+        self.below.forget(job)
 
     def keys(self, prefix: str = "") -> list[ModelKey]:
         """Return the keys that begin with `prefix`, sorted."""

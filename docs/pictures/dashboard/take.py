@@ -130,7 +130,7 @@ def smaller(path: Path) -> None:
     from PIL import Image
 
     with Image.open(path) as image:
-        image.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        image.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main(out: Path) -> None:
@@ -160,7 +160,7 @@ def main(out: Path) -> None:
                 tab.until("document.querySelectorAll('#live-versions tbody tr').length > 12", 60)
                 compared = "&".join(f"job={each}" for each in list(ids.values())[:2])
                 pages = {"job": f"/jobs/{running}", "fleet": "/", "jobs": "/jobs"}
-                pages |= {"compare": f"/compare?{compared}"}
+                pages |= {"compare": f"/compare?{compared}", "audit": "/audit"}
                 take(tab, address, pages, out)
         finally:
             served.terminate()

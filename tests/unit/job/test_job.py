@@ -443,7 +443,9 @@ def test_a_job_file_that_is_nested_too_deeply_is_refused_in_a_sentence_before_an
     assert problem == "job.yaml: data.partition.a.a.…: nested more than 20 levels deep"
 
 
-@pytest.mark.parametrize("words", [("job", "show"), ("job", "cancel"), ("job", "watch"), ("job", "model")])
+@pytest.mark.parametrize(
+    "words", [("job", name) for name in ("show", "cancel", "delete", "watch", "events", "model")]
+)
 def test_a_job_that_is_named_with_broken_text_is_refused_by_the_command_line(words: tuple[str, str]) -> None:
     more = ["-o", "x.safetensors"] if "model" in words else []
     done = CliRunner().invoke(hansa, [*words, "\udcff", *more, "--controller", "127.0.0.1:1"])

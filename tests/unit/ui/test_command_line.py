@@ -18,7 +18,7 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 OTHERS = re.compile(r"`ray [^`]*|\"srun [^\"]*\"")  # commands of others, which have options of their own
 CALLED = re.compile(r"(?<![\w/.-])hansa((?: [a-z]+)+)([^`\n|]*)")
 ONCE = {"--daemon", "--json", "--version"}  # given with each call, or not at all
