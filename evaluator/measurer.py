@@ -75,8 +75,8 @@ class Measurer:
         if not task.work.both or chosen != "test":
             return evaluation
         beside = self._evaluate(app, task, arrays, "validation")
-        plain = beside.model_copy(update={"own_model": None, "personal": ""})
-        return evaluation.model_copy(update={"validation": plain})
+        beside = beside.model_copy(update={"personal": ""})  # it is of the same task
+        return evaluation.model_copy(update={"validation": beside})
 
     def _evaluate(self, app: App, task: Task, arrays: dict[str, np.ndarray], chosen: str) -> Evaluation:
         """Evaluate a model on a part of the site's data."""

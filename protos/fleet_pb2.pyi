@@ -1291,6 +1291,7 @@ class Evaluation(google.protobuf.message.Message):
     OWN_MODEL_FIELD_NUMBER: builtins.int
     SPLIT_FIELD_NUMBER: builtins.int
     VALIDATION_FIELD_NUMBER: builtins.int
+    OWN_VALIDATION_FIELD_NUMBER: builtins.int
     n: builtins.int
     loss_sum: builtins.float
     classes: builtins.int
@@ -1319,6 +1320,10 @@ class Evaluation(google.protobuf.message.Message):
     def validation(self) -> global___OwnEvaluation:
         """beside test data: of the same model on validation data, if the task asked for it"""
 
+    @property
+    def own_validation(self) -> global___OwnEvaluation:
+        """of the site's own model on these validation data, if it asked for both"""
+
     def __init__(
         self,
         *,
@@ -1332,9 +1337,10 @@ class Evaluation(google.protobuf.message.Message):
         own_model: global___OwnEvaluation | None = ...,
         split: builtins.str = ...,
         validation: global___OwnEvaluation | None = ...,
+        own_validation: global___OwnEvaluation | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["own_model", b"own_model", "validation", b"validation"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "personal", b"personal", "split", b"split", "validation", b"validation"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["own_model", b"own_model", "own_validation", b"own_validation", "validation", b"validation"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["classes", b"classes", "confusion", b"confusion", "labels", b"labels", "loss_sum", b"loss_sum", "metrics", b"metrics", "n", b"n", "own_model", b"own_model", "own_validation", b"own_validation", "personal", b"personal", "split", b"split", "validation", b"validation"]) -> None: ...
 
 global___Evaluation = Evaluation
 

@@ -114,13 +114,15 @@ def width_of(text: str, size: float = 11.5) -> float:
 
 
 def fitted(text: str, room: float, size: float = 11.5) -> str:
-    """Return a text shortened to the room that there is."""
+    """Return a text shortened in its middle to the room there is: names may differ at either end only."""
     if width_of(text, size) <= room:
         return text
-    kept = text
-    while kept and width_of(kept + "…", size) > room:
-        kept = kept[:-1]
-    return kept + "…"
+    for kept in range(len(text) - 1, 0, -1):
+        end = kept // 2
+        short = f"{text[: kept - end].rstrip()}…{text[len(text) - end :].lstrip()}"
+        if width_of(short, size) <= room:
+            return short
+    return "…"
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:

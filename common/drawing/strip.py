@@ -1,7 +1,7 @@
 """A strip of rounds by site: who took part when, who was asked in vain, who was not asked."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.curves import nothing
@@ -22,16 +22,25 @@ class Cell:
 
     share: float = 0.0  # of what it was to do: 0 nothing, 1 everything; decides how dark the cell is
     lost: str = ""  # why what it was asked for did not arrive
-    late: bool = False  # it arrived, but was stale or after the deadline
+    late: bool = False  # it missed the deadline, or was stale when it arrived
     words: str = ""  # for a pointer
 
 
 @dataclass
 class _Joined:
     share: float = 0.0
+    trained: int = 0  # rounds in which it did anything
     lost: int = 0
     late: int = 0
-    words: str = ""
+    words: list[str] = field(default_factory=list)
+
+    def told(self) -> str:
+        """Say what a site did: its words for a round, and counts for several."""
+        if len(self.words) < 2:
+            return "".join(self.words)
+        counts = ((self.lost, "lost"), (self.late, "late"))
+        marked = (f"{count} {what}" for count, what in counts if count)
+        return ", ".join([f"took part in {self.trained}", *marked])
 
 
 def strip(
@@ -44,8 +53,9 @@ def strip(
 ) -> Element:
     """Return a row for each site and a column for each round, or for several if there are many.
 
-    Filled cells are updates, a cross is an update that was lost, an open frame one that was late. If rounds
-    are drawn together, a cell is as dark as the share of them in which the site took part.
+    Filled cells are updates, a cross is an update that was lost; one that missed the deadline, or was stale,
+    has a frame. If rounds are drawn together, a cell is as dark as the share of them in which the site took
+    part, and what was lost or late stands at its bottom.
     """
     if not rounds or not sites:
         return nothing(title, (width, 100.0), "There are no rounds yet.")
@@ -53,7 +63,7 @@ def strip(
     columns = -(-len(rounds) // every)
     left = min(170.0, max(map(width_of, [*sites, x.label])) + 16.0)
     tall = ROW if len(sites) <= 40 else LOW_ROW
-    wide = min(26.0, (width - left - 10) / columns)
+    wide = min(26.0, (width - left - 18) / columns)
     gap = 2.0 if wide >= 8 else 1.0 if wide >= 4 else 0.3
     top = 6.0
     boxes: dict[str, str] = {}
@@ -66,22 +76,26 @@ def strip(
             box = f"M{place[0]:.1f} {place[1]:.1f}h{size[0]:.1f}v{size[1]:.1f}h{-size[0]:.1f}z"
             level = min(LEVELS, -int(-cell.share * LEVELS // 1)) if cell.share > 0 else 0
             boxes[f"{level}"] = boxes.get(f"{level}", "") + box
-            if cell.lost and every > 1:
-                deep = max(1.2, size[1] * cell.lost / every)
-                low = place[1] + size[1] - deep
-                boxes["gone"] = (
-                    boxes.get("gone", "")
-                    + f"M{place[0]:.1f} {low:.1f}h{size[0]:.1f}v{deep:.1f}h{-size[0]:.1f}z"
-                )
-            elif cell.lost:
-                boxes["lost"] = boxes.get("lost", "") + _cross(*place, *size)
-            elif cell.late and every == 1:
-                boxes["late"] = boxes.get("late", "") + box
+            if every == 1:
+                if cell.late:
+                    boxes["late"] = boxes.get("late", "") + box
+                elif cell.lost:
+                    boxes["lost"] = boxes.get("lost", "") + _cross(*place, *size)
+            else:
+                low = place[1] + size[1]
+                for class_, count in (("gone", cell.lost), ("tardy", cell.late)):
+                    deep = max(1.2, size[1] * count / every) if count else 0.0
+                    low -= deep
+                    if count:
+                        bar = f"M{place[0]:.1f} {low:.1f}h{size[0]:.1f}v{deep:.1f}h{-size[0]:.1f}z"
+                        boxes[class_] = boxes.get(class_, "") + bar
             if cell.words and len(sites) * columns <= HOVER:
-                words = tag("title", f"{site}, {x.label} {brief(rounds[column * every][0])}: {cell.words}")
+                part = rounds[column * every : (column + 1) * every]
+                names = " to ".join(dict.fromkeys(brief(part[end][0]) for end in (0, -1)))
+                words = tag("title", f"{site}, {x.label} {names}: {cell.told()}")
                 hover.append(path(box, "hit", words))
     parts = [_ground(int(level), steps) for level, steps in sorted(boxes.items()) if level.isdigit()]
-    parts += [path(boxes[class_], class_) for class_ in ("late", "lost", "gone") if class_ in boxes]
+    parts += [path(boxes[class_], class_) for class_ in ("late", "lost", "gone", "tardy") if class_ in boxes]
     bottom = top + len(sites) * tall
     places = [place for place, _ in rounds]
     first, last = left + (wide - gap) / 2, left + (columns - 1) * wide + (wide - gap) / 2
@@ -103,7 +117,7 @@ def strip(
     description = about or f"{len(sites)} sites and {len(rounds)} rounds."
     remark = (
         f"Each column stands for {every} rounds: the darker, the more of them a site took part in;"
-        " red at the bottom is the share of updates that were lost."
+        " red at the bottom is the share of updates that were lost, orange of those that were late."
     )
     joined = remark if every > 1 else ""
     return picture(title, description, width, bottom + 22, parts, labels, hover, remark=joined)
@@ -124,9 +138,10 @@ def _joined(part: Sequence[tuple[float, Mapping[str, Cell]]], site: str) -> _Joi
         cell = cells.get(site)
         if cell is not None:
             joined.share += cell.share / len(part)
-            joined.lost += bool(cell.lost)
+            joined.trained += cell.share > 0
+            joined.lost += bool(cell.lost) and not cell.late
             joined.late += cell.late
-            joined.words = cell.words or cell.lost
+            joined.words += filter(None, [cell.words or cell.lost])
     return joined
 
 

@@ -61,6 +61,30 @@ def note(each: int, what: str = "points") -> str:
     )
 
 
+def envelope(lines: Sequence[Series], most: int = POINTS) -> list[tuple[float, float, float]]:
+    """Return a band at so many places, from the lowest to the highest value of any of the lines."""
+    ends: dict[float, tuple[float, float]] = {}
+    for line in lines:
+        own = [(x, y, y) for x, y in line.points if y is not None]
+        for x, low, high in [*own, *line.band]:
+            known = ends.get(x, (low, high))
+            ends[x] = min(low, known[0]), max(high, known[1])
+    places = sorted(ends)
+    each = math.ceil(len(places) / most)
+    parts = [places[start : start + each] for start in range(0, len(places), each or 1)]
+    return [
+        (fmean(part), min(ends[place][0] for place in part), max(ends[place][1] for place in part))
+        for part in parts
+    ]
+
+
 def note_of_means(each: int) -> str:
     """Return the sentence about points that have been drawn as their means alone."""
     return f"Each place is the mean of {each} points." if each > 1 else ""
+
+
+def note_of_many(each: int) -> str:
+    """Return the sentence about many thinned lines in front of their envelope."""
+    if each < 2:
+        return ""
+    return f"{note_of_means(each)} The grey area goes from the lowest to the highest value of all lines."

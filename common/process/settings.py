@@ -24,7 +24,7 @@ GROUPS = {
     "evaluator": ("start", "stop", "status", "logs"),
 }
 OPERATOR = {
-    "job": ("submit", "list", "show", "watch", "events", "cancel", "delete", "model", "compare"),
+    "job": ("submit", "list", "show", "watch", "events", "cancel", "delete", "model", "compare", "export"),
     "site": ("list", "logs"),
     "audit": ("show",),
     "controller": ("status", "health"),

@@ -99,13 +99,21 @@ def _of_metric(jobs: Jobs, name: str) -> Iterator[Element | None]:
     yield _over(jobs, name, Axis("bytes sent, up and down", BYTES.form), _bytes)
 
 
+def _shortened(labels: Sequence[str]) -> list[str]:
+    """Return labels for the ends of lines: of `digits (seed=1)` and `digits (seed=2)` only what differs."""
+    names = {label.partition(" (")[0] for label in labels}
+    if len(names) == 1 and all(" (" in label and label.endswith(")") for label in labels):
+        return [label.partition(" (")[2][:-1] for label in labels]
+    return list(labels)
+
+
 def _bytes(view: JobView) -> list[float]:
     return list(accumulate(float(entry.bytes_up + entry.bytes_down) for entry in view.history))
 
 
 def _over(jobs: Jobs, name: str, axis: Axis, places: Abscissa) -> Element | None:
     series = []
-    for label, view in jobs:
+    for label, view in zip(_shortened([label for label, _ in jobs]), (view for _, view in jobs), strict=True):
         at = dict(zip((entry.version for entry in view.history), places(view), strict=True))
         points = [(at[entry.version], entry.metrics.get(name)) for entry in measured(view)]
         series.append(Series(label, points))

@@ -1,6 +1,6 @@
 """The parts of a report's page: sections, figures with captions, tiles, tables with aligned numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -89,6 +89,12 @@ def notice(kind: str, title: str, *lines: Child) -> Element:
     return tag("aside", tag("h3", title), *(tag("p", line) for line in lines), class_=f"notice {kind}")
 
 
+def worded(text: str) -> Iterator[Child]:
+    """Yield a text of ours, in which commands stand between backticks."""
+    for at, part in enumerate(text.split("`")):
+        yield tag("code", part) if at % 2 else part
+
+
 def facts(pairs: Iterable[tuple[str, Child]]) -> Element:
     """Return a list of names and what they stand for."""
     return tag("dl", ((tag("dt", name), tag("dd", value)) for name, value in pairs), class_="facts")
@@ -108,7 +114,7 @@ def whole_page(title: str, head: Sequence[Element], sections: Sequence[Section],
         tag("header", *head),
         contents if len(shown) > 2 else None,
         tag("main", map(drawn, shown), id="main"),
-        tag("footer", tag("p", foot)),
+        tag("footer", tag("p", worded(foot))),
     )
     return page(
         tag(

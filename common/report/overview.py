@@ -55,6 +55,8 @@ def when(moment: str) -> str:
 
 def duration(seconds: float) -> str:
     """Write a duration for people."""
+    if 0 < seconds < 0.1:
+        return f"{1000 * seconds:.0f} ms"
     if seconds < 100:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -76,20 +78,14 @@ def spelled(count: int, noun: str) -> str:
 def _summary(material: Material) -> Iterator[Child]:
     """Yield what happened, as one would say it aloud."""
     view = material.view
-    sites = spelled(len(sites_of(view)), "virtual site" if material.simulation else "site")
-    work = counted(view.rounds, view.unit)
-    yield f"{sites[:1].upper()}{sites[1:]} "
-    if view.status == "completed":
-        yield f"trained one model together in {work}. "
-    elif not view.ended:
-        yield f"are training one model together; {work} are done. "
-    else:
-        yield f"were training one model together when the job {_ended(view)} after {work}: {view.reason}. "
+    yield _course(material)
     if view.rule:
-        yield f"The rule was {view.rule}. "
+        yield f"The rule {'was' if view.ended else 'is'} {view.rule}. "
     missing = metrics_missing(view)
     if missing or not view.examples:
-        yield f"How good the model is was not measured{': ' + missing if missing else ''}."
+        if view.version:
+            begun = "was not" if view.ended else "has not yet been"
+            yield f"How good the model is {begun} measured{': ' + missing if missing else ''}."
         return
     version = "" if view.metrics_version == view.version else f", as of version {view.metrics_version}"
     accuracy, loss = view.metrics.get("accuracy"), view.metrics.get("loss")
@@ -107,8 +103,27 @@ def _summary(material: Material) -> Iterator[Child]:
         yield f" At the sites that are held out for testing it is {share:.1%} of {_on(tested)}."
 
 
+def _course(material: Material) -> str:
+    """Say who trained, how long, and how it ended."""
+    view = material.view
+    count = len(sites_of(view))
+    work = counted(view.rounds, view.unit)
+    if not count:
+        if view.ended:
+            return f"The job {_ended(view)} before any site trained: {view.reason}. "
+        return f"No site has trained yet{': ' if view.reason else ''}{view.reason}. "
+    sites = spelled(count, "virtual site" if material.simulation else "site")
+    sites = f"{sites[:1].upper()}{sites[1:]}"
+    if view.status == "completed":
+        return f"{sites} trained one model together in {work}. "
+    if not view.ended:
+        return f"{sites} {'is' if count == 1 else 'are'} training one model together, {work} so far. "
+    training = f"{'was' if count == 1 else 'were'} training one model together"
+    return f"{sites} {training} when the job {_ended(view)} after {work}: {view.reason}. "
+
+
 def _ended(view: JobView) -> str:
-    return "was cancelled" if view.status == "cancelled" else "failed"
+    return {"cancelled": "was cancelled", "completed": "ended"}.get(view.status, "failed")
 
 
 def _on(findings: JobView | Findings) -> str:
@@ -141,7 +156,7 @@ def tiles(view: JobView) -> Iterator[Element]:
     asked = f"of {view.rounds_asked:,}" if view.rounds_asked and view.rounds_asked != view.rounds else ""
     yield tile(f"{view.unit}s", f"{view.rounds:,}", asked)
     each = duration(view.seconds / view.rounds) if view.rounds else ""
-    yield tile("duration", duration(view.seconds), f"{each} each" if each else "")
+    yield tile("duration", duration(view.seconds), f"{each} per {view.unit}" if each else "")
     traffic = f"{amount(view.bytes_down)} to the sites, {amount(view.bytes_up)} back"
     yield tile("traffic", amount(view.bytes_up + view.bytes_down), traffic)
 

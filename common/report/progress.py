@@ -31,7 +31,7 @@ def metric_axis(name: str) -> Axis:
 
 def titled(name: str) -> str:
     """Return a metric's name as it stands in a title."""
-    words = name.replace("_", " ")
+    words = name.replace("_", " ").replace("f1", "F1")
     return words[:1].upper() + words[1:]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from hansa.common.drawing.markup import Child, tag
-from hansa.common.report.layout import Section, facts, more
+from hansa.common.report.layout import Section, facts, more, worded
 from hansa.common.report.material import RESOLVED, Material
 
 
@@ -65,11 +65,14 @@ def _about(material: Material) -> Iterator[tuple[str, Child]]:
         yield "Last model", tag("code", f"version {last.version}, digest {last.digest[:32]}…")
         if view.kept:
             best = (f"{number} (the best)" if number == view.best else f"{number}" for number in view.kept)
-            yield "Kept models", f"versions {', '.join(best)}"
+            yield "Kept models", f"{'version' if len(view.kept) == 1 else 'versions'} {', '.join(best)}"
         if last.receipt:
             yield (
                 "Receipt",
-                (tag("code", f"{last.receipt[:32]}…"), f" (`hansa job verify {view.job}` follows the chain)"),
+                (
+                    tag("code", f"{last.receipt[:32]}…"),
+                    worded(f" (`hansa job verify {view.job}` follows the chain)"),
+                ),
             )
 
 

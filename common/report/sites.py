@@ -1,7 +1,7 @@
 """What each site did: who took part when, what its updates are worth, and its numbers."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from xml.etree.ElementTree import Element
 
@@ -11,13 +11,14 @@ from hansa.common.drawing.matrix import heat_map
 from hansa.common.drawing.scale import BYTES, Axis
 from hansa.common.drawing.sparkline import sparkline
 from hansa.common.drawing.stacked import stacked
-from hansa.common.drawing.strip import Cell, strip
+from hansa.common.drawing.strip import COLUMNS, Cell, strip
 from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, figure, figures, table
 from hansa.common.report.material import in_rounds, sites_of
 from hansa.common.report.overview import duration
 from hansa.common.report.progress import axis_of
 from hansa.common.values.history import Update, VersionView
+from hansa.common.values.remarks import LATE
 from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted, in_order
@@ -77,40 +78,70 @@ def participation(view: JobView, with_strip: bool = True) -> Section:
 def rounds_by_site(view: JobView) -> Element | None:
     """Return the strip of rounds by site; nothing before the first round."""
     sites = sites_of(view)
+    patience = 1 if view.unit == "round" else max(len(sites), 2)
     rounds = [
-        (entry.version, cells(entry)) for entry in view.history if entry.updates or entry.lost or entry.hops
+        (entry.version, cells(entry, patience))
+        for entry in view.history
+        if entry.updates or entry.lost or entry.hops
     ]
     if not (sites and rounds):
         return None
-    travelled = any(entry.hops for entry in view.history)
-    filled = "The darker, the more hops it trained in." if travelled else "Filled: its update was merged."
-    caption = f"{filled} Cross: it was asked for an update that did not arrive."
+    caption = list(_legend(view, [row for _, row in rounds], patience))
     if len(sites) > STRIP:
-        caption += f" The first {STRIP} of {len(sites):,} sites."
+        caption.append(f"The first {STRIP} of {len(sites):,} sites.")
     picture = strip(f"{view.unit}s by site", rounds, sites[:STRIP], axis_of(view))
-    return figure(f"Who took part in which {view.unit}", picture, caption, wide=True)
+    return figure(f"Who took part in which {view.unit}", picture, " ".join(caption), wide=True)
 
 
-def cells(entry: VersionView) -> Mapping[str, Cell]:
-    """Return what each site did for a version."""
-    done = {site: Cell(lost=why, words=f"lost: {why}") for site, why in entry.lost.items()}
+def _legend(view: JobView, rounds: Sequence[Mapping[str, Cell]], patience: int) -> Iterator[str]:
+    """Yield what the marks mean that occur; of rounds drawn together, the picture says most of it itself."""
+    shown = [cell for row in rounds for cell in row.values()]
+    if len(rounds) > COLUMNS:
+        if any(cell.late and not cell.lost for cell in shown):
+            yield f"Late: stale by {counted(patience, 'version')} or more."
+        return
+    travelled = any(entry.hops for entry in view.history)
+    yield "The darker, the more hops it trained in." if travelled else "Filled: its update was merged."
+    if any(cell.lost and not cell.late for cell in shown):
+        yield "Cross: its update was lost."
+    if any(cell.lost and cell.late for cell in shown):
+        yield f"{'Frame' if travelled else 'Empty frame'}: it missed the deadline."
+    if any(cell.late and not cell.lost for cell in shown):
+        yield f"Filled with a frame: its update was stale by {counted(patience, 'version')} or more."
+
+
+def cells(entry: VersionView, patience: int = 1) -> Mapping[str, Cell]:
+    """Return what each site did for a version; an update that is stale by so many versions is late.
+
+    Without rounds every update is somewhat stale: it is late if as many versions as there are sites were made
+    meanwhile, which is more than a site's turn.
+    """
+    done = {
+        site: Cell(lost=why, late=why.startswith(LATE), words=why if why.startswith(LATE) else f"lost: {why}")
+        for site, why in entry.lost.items()
+    }
     if not entry.hops:
-        return done | {update.site: Cell(1.0, words=_words(update)) for update in entry.updates}
+        stale = {site: behind >= patience for site, (behind, _) in entry.staleness.items()}
+        return done | {
+            update.site: Cell(1.0, late=stale[update.site], words=_words(update)) for update in entry.updates
+        }
     trained = Counter(site for hop in entry.hops for site in hop.sites)
     most = max(trained.values(), default=1)
     for hop in entry.hops:
         for site, why in hop.lost.items():
-            done[site] = Cell(lost=why, words=f"lost in hop {hop.hop}: {why}")
+            done[site] = Cell(lost=why, late=why.startswith(LATE), words=f"lost in hop {hop.hop}: {why}")
     for site, count in trained.items():
-        lost = done[site].lost if site in done else ""
-        done[site] = Cell(count / most, lost, words=f"trained in {counted(count, 'hop')}")
+        gone = done.get(site, Cell())
+        words = "; ".join(filter(None, [f"trained in {counted(count, 'hop')}", gone.words]))
+        done[site] = Cell(count / most, gone.lost, gone.late, words)
     return done
 
 
 def _words(update: Update) -> str:
     loss = f", loss {update.loss:.4g}" if update.loss is not None else ""
     weight = f", weight {update.weight:.4g}" if update.weight is not None else ", without weight"
-    return f"{counted(update.steps, 'step')} on {counted(update.examples, 'example')}{loss}{weight}"
+    stale = f", {counted(update.staleness[0], 'version')} behind" if update.staleness[0] else ""
+    return f"{counted(update.steps, 'step')} on {counted(update.examples, 'example')}{loss}{weight}{stale}"
 
 
 def _contributions(view: JobView, sites: list[str]) -> Element | None:
@@ -199,7 +230,12 @@ def _of_updates(site: str, total: Total, spark: bool) -> list[str | Element]:
     """Return the cells that sum up a site's updates."""
     known = [loss for loss in total.losses if loss is not None]
     curve = sparkline(f"training loss of {site}", total.losses) if spark and len(known) > 2 else ""
-    return [duration(total.seconds), amount(total.bytes_up), f"{known[-1]:.4g}" if known else "–", curve]
+    return [duration(total.seconds), amount(total.bytes_up), small(known[-1]) if known else "–", curve]
+
+
+def small(loss: float) -> str:
+    """Write a loss with as many decimals as those below and above it, unless it is far from 1."""
+    return f"{loss:.4f}" if 5e-4 <= abs(loss) < 1e4 or loss == 0 else f"{loss:.1e}"
 
 
 def traffic(view: JobView) -> Section:

@@ -1,6 +1,7 @@
 """The report of a sweep: what was compared, tables, curves, and every run with its own report."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from hansa import __version__
 from hansa.common.drawing.curves import curves
-from hansa.common.drawing.markup import tag
+from hansa.common.drawing.markup import Child, tag
 from hansa.common.drawing.panels import panels
 from hansa.common.drawing.scale import BYTES, Axis
 from hansa.common.drawing.style import COLORS
@@ -19,6 +20,7 @@ from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, facts, figure, figures, notice, table, tile, whole_page
 from hansa.common.report.material import PAGE
 from hansa.common.report.overview import duration
+from hansa.common.report.progress import titled
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.words import cleaned, counted
 
@@ -108,9 +110,9 @@ def sweep_page(sweep: Sweep) -> str:
 
 def _head(sweep: Sweep) -> list[Element]:
     done = sum(run.status == "completed" for run in sweep.runs)
-    factors = " × ".join(f"{len(labels)} {name}" for name, labels in sweep.axes.items())
+    factors = " × ".join(f"{name} ({len(labels)})" for name, labels in sweep.axes.items())
     summary = (
-        f"{counted(len(sweep.runs), 'run')}" + (f" of {factors}" if factors else "") + f", by {sweep.way}."
+        f"{counted(len(sweep.runs), 'run')}" + (f": {factors}" if factors else "") + f", by {sweep.way}."
     )
     first = next((each for each in sweep.tables if each.rows), None)
     return [
@@ -121,11 +123,16 @@ def _head(sweep: Sweep) -> list[Element]:
             "dl",
             tile("completed", f"{done:,}", f"of {len(sweep.runs):,} runs"),
             tile("compared", f"{len(first.rows) if first else 0:,}", "combinations"),
-            tile("repetitions", f"{_repetitions(sweep):,}", " and ".join(sweep.over)),
+            tile("repetitions", f"{_repetitions(sweep):,}", _over(sweep)),
             tile("time", duration(sum(run.seconds for run in sweep.runs)), "all runs together"),
             class_="tiles",
         ),
     ]
+
+
+def _over(sweep: Sweep) -> str:
+    varied = [name for name in sweep.over if len(sweep.axes.get(name, ())) > 1]
+    return f"over {' and '.join(varied)}" if varied else ""
 
 
 def _repetitions(sweep: Sweep) -> int:
@@ -155,18 +162,30 @@ def _of_metric(sweep: Sweep, metric: str) -> Section:
     for each in sweep.tables:
         if each.metric == metric:
             words = range(next((at for at, name in enumerate(each.columns) if name == "runs"), 1))
-            parts.append(table(each.columns, each.rows, words=words))
+            cells = [[_ranged(cell) for cell in row] for row in each.rows]
+            parts.append(table(each.columns, cells, words=words))
+    shown: list[list[Element]] = []
     for over in AXES:
         alike = [panel for panel in sweep.curves if (panel.metric, panel.over) == (metric, over)]
         drawn = []
         for panel in alike:
-            name = ", ".join(filter(None, [f"{metric} by {over}", panel.caption]))
+            name = ", ".join(filter(None, [f"{titled(metric)} by {over}", panel.caption]))
             drawn.append(figure(name, picture_of(panel, alike), sweep.about))
+        shown.append(drawn)
+    if all(len(drawn) < 2 for drawn in shown):
+        shown = [[each for drawn in shown for each in drawn]]  # two pictures of one metric are side by side
+    for drawn in shown:
         parts += figures(*drawn)
     less = "Less is better. " if metric in sweep.minimised else ""
     base = ", ".join(f"{name} = {label}" for name, label in sweep.baseline.items())
     lead = f"{less}Margins are to {base}, repetition by repetition." if base else less.strip()
-    return Section(f"metric-{list(sweep.metrics).index(metric)}", metric, lead, parts)
+    return Section(f"metric-{list(sweep.metrics).index(metric)}", titled(metric), lead, parts)
+
+
+def _ranged(cell: str) -> Child:
+    """Return a cell with its deviation or range below its value: a table of both would not fit on a page."""
+    found = re.match(r"([^±(]+) ([±(].*)", cell)
+    return [found[1], tag("small", found[2])] if found else cell
 
 
 def picture_of(panel: Panel, alike: Sequence[Panel]) -> Element:

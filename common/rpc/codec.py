@@ -120,6 +120,8 @@ def evaluation_to_wire(evaluation: Evaluation) -> fleet.Evaluation:
     wire = fleet.Evaluation(personal=evaluation.personal, split=evaluation.split, **_measured(evaluation))
     if evaluation.validation is not None:
         wire.validation.MergeFrom(fleet.OwnEvaluation(**_measured(evaluation.validation)))
+        if (own := evaluation.validation.own_model) is not None:
+            wire.own_validation.MergeFrom(fleet.OwnEvaluation(**_measured(own)))
     if evaluation.own_model is not None:
         wire.own_model.MergeFrom(fleet.OwnEvaluation(**_measured(evaluation.own_model)))
     return wire
@@ -167,9 +169,12 @@ def outcome_from_wire(
 
 def evaluation_from_wire(wire: fleet.Evaluation) -> Evaluation:
     """Decode an evaluation; raise ValueError if it is invalid."""
-    own_model = Evaluation(**_read(wire.own_model)) if wire.HasField("own_model") else None
     personal = wire.personal and identifier(wire.personal, "task")
-    validation = Evaluation(**_read(wire.validation)) if wire.HasField("validation") else None
+    own_model = Evaluation(**_read(wire.own_model)) if wire.HasField("own_model") else None
+    beside = Evaluation(**_read(wire.own_validation)) if wire.HasField("own_validation") else None
+    validation = (
+        Evaluation(**_read(wire.validation), own_model=beside) if wire.HasField("validation") else None
+    )
     split: Any = wire.split or "validation"
     return Evaluation(
         **_read(wire), personal=personal, own_model=own_model, split=split, validation=validation
@@ -202,6 +207,8 @@ def require_stated(wire: fleet.Evaluation | fleet.OwnEvaluation, stated: Stated)
         require_stated(wire.own_model, stated)
     if isinstance(wire, fleet.Evaluation) and wire.HasField("validation"):
         require_stated(wire.validation, stated)
+    if isinstance(wire, fleet.Evaluation) and wire.HasField("own_validation"):
+        require_stated(wire.own_validation, stated)
     if not wire.n and not wire.classes and not wire.labels:
         return
     if wire.classes not in stated.matrix:

@@ -1,5 +1,6 @@
 """`hansa job compare`: jobs side by side, and whether they learn what a reference learns."""
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -88,7 +89,7 @@ def _find(word: str, controller: Endpoint, with_model: bool) -> Compared:
     folder = Path(word)
     if folder.is_dir() and (folder / REPORT).exists():
         return _read_run(folder, with_model)
-    if folder.is_dir() and len(folder.parts) > 1:
+    if folder.is_dir() and os.sep in word:
         raise InvalidInput(
             f"{word}: there is no {REPORT} in it; is it the folder of a `hansa run` that has ended?"
         )

@@ -28,6 +28,7 @@ ELSEWHERE = {
     "report": "hansa.common.ui.report",
     "events": "hansa.common.ui.events",
     "compare": "hansa.common.ui.compare",
+    "export": "hansa.common.ui.export",
     "verify": "hansa.controller.verify.cli",
 }
 

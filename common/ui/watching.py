@@ -7,6 +7,7 @@ import click
 
 from hansa.common.client.following import Following
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.values.history import VersionView
 from hansa.common.values.views import EventView, JobView
 
 REMINDER = 60.0  # seconds until the first reminder that the controller is still away; later ones take longer
@@ -37,6 +38,12 @@ class Watching:
         """Yield what happened in the job after an event and what happens until it ends, each once."""
         async for event in self._following.events(after):
             yield event
+
+    async def versions(self, job: str, after: int) -> AsyncIterator[VersionView]:
+        """Yield every version of a job that exists above `after` once, in order, until the job ends."""
+        self._following.job, self._following.known = job, True
+        async for version in self._following.versions(after):
+            yield version
 
     def farewell(self) -> str:
         """Return what happens to the job when somebody stops watching it."""

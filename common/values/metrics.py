@@ -14,11 +14,13 @@ _MAX |= {"psnr", "ssim", "ndcg", "concordance", "likelihood", "correlation"}
 _MIN = {"loss", "error", "mae", "mse", "rmse", "mape", "rmsle", "perplexity", "ppl", "nll", "brier", "ece"}
 _MIN |= {"wer", "cer", "entropy", "crossentropy", "divergence", "hinge", "hausdorff", "fid", "eer"}
 
+_NEITHER = {"inverse", "negative", "neg", "std", "stdev", "variance", "var", "gap", "drop", "spread"}
+
 
 def mode_of(metric: str) -> Mode | None:
     """Return whether more (max) or less (min) of a metric is better; None if its name does not say."""
     words = set(re.split(r"[^a-z0-9]+", metric.lower()))
-    if words & {"inverse", "negative", "neg"} or bool(words & _MAX) == bool(words & _MIN):
+    if words & _NEITHER or bool(words & _MAX) == bool(words & _MIN):
         return None
     return "max" if words & _MAX else "min"
 

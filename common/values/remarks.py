@@ -8,6 +8,7 @@ from hansa.common.values.words import by_reason, counted
 
 NAMED = 5  # sites with a line each
 LISTED = 10  # further sites that are listed by name
+LATE, LEFT = "late: ", "the site left"  # how reasons begin for sites that a round did not wait for
 NO_EVALUATOR = "no evaluator is connected: no metrics"
 NO_EXAMPLES = "the evaluators have no examples: no metrics (validation.fraction may be 0, or too small)"
 

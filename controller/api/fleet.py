@@ -95,7 +95,11 @@ class FleetServicer:
             return wire.ToSite(read_log=asked)
         if isinstance(message, CancelTask):
             return wire.ToSite(cancel=wire.Cancel(task=message.task, reason=plain(message.reason)))
-        runner = self._jobs.runner(message.job)
+        try:
+            runner = self._jobs.runner(message.job)
+        except Stale:  # the job ended so long ago that it is no longer in memory
+            session.in_hand.discard(message.id)
+            return None
         try:
             return task_message(message, runner.machine)
         except ANYTHING as error:  # a plugin's fault must end neither the site's session nor other jobs
@@ -130,7 +134,7 @@ class FleetServicer:
         progress = parsed(codec.progress_from_wire, message, "invalid progress: ")
         if progress.task in session.in_hand:  # else the task is over, or was never this daemon's
             session.progress[progress.task] = progress
-            with contextlib.suppress(NotFound):
+            with contextlib.suppress(NotFound, Stale):
                 self._jobs.runner(job_of(progress.task)).changed()
 
     async def Fetch(self, request: wire.FetchRequest, context: Any) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from hansa.common.values.history import Findings, Version
 from hansa.common.values.ids import SiteName
+from hansa.common.values.remarks import LATE, LEFT
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
 from hansa.common.values.words import by_reason, counted, in_order, listed, plain, share_of
 from hansa.controller.engine import events as ev
@@ -21,7 +22,6 @@ from hansa.controller.engine.state import Happening, Kind, Phase, Status
 PER_SITE = 10
 LONGEST = 400  # characters of an entry
 METRICS = 6  # that an entry names
-LATE, LEFT = "late: ", "the site left"  # how pacers begin the reasons of sites that a round did not wait for
 EVALUATOR = {"learner": "", "evaluator": "the evaluator of "}
 
 

@@ -58,14 +58,14 @@ def update_kept(job: Job) -> None:
             job.retention.release(state.saved.pop(version))
 
 
-def keep_best(job: Job, best: Best) -> None:
+def keep_best(job: Job, best: Best | None) -> None:
     """Keep a version as the best; its evaluation is just over, so the store still has its model."""
     state = job.state
-    if best.version not in state.saved:
+    if best is not None and best.version not in state.saved:
         key = community_key(job.id, best.version)
         state.saved[best.version] = key
         job.retention.hold(key)
-    state.best, state.since_best = best, set()
+    state.best = best
     update_kept(job)
 
 

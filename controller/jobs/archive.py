@@ -1,4 +1,4 @@
-"""Jobs that ended before the controller was started: listed by their summaries, read in full on request.
+"""Jobs that ended, except the last few: listed by their summaries, read in full on request.
 
 A summary is written when a job has ended, its models are tidied up and its end is in the audit log. A start
 therefore only reads the events of jobs without a summary: those under way, and those that ended just as the
@@ -16,7 +16,7 @@ from hansa.common.values.views import JobView
 from hansa.controller.jobs.runner import JobRunner
 
 log = logging.getLogger(__name__)
-LOADED = 16  # jobs that are kept in full: those requested last
+LOADED = 16  # jobs that are kept in full: those requested last, and those that ended last
 
 
 class Summary(Value):

@@ -7,24 +7,34 @@ from hansa.common.values.errors import NotFound, Stale
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.views import JobView
 from hansa.common.values.words import listed
-from hansa.controller.jobs.archive import Archive
+from hansa.controller.jobs.archive import LOADED, Archive, Summary
 from hansa.controller.jobs.runner import JobRunner
 
 
 class Jobs:
-    """Finds jobs by id or name. Jobs under way, and those that ended since the start, have a runner."""
+    """Finds jobs by id or name. Jobs under way have a runner, and so have the last few to end."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
         self._runners: dict[JobId, JobRunner] = {}
+        self._concluded: dict[JobId, Summary] = {}  # of those with a runner
 
     def adopt(self, runner: JobRunner) -> None:
         """List a job."""
         self._runners[runner.id] = runner
 
+    def conclude(self, job: JobId, summary: Summary) -> None:
+        """Note that an ended job can be read from the journal; only the last few stay in memory."""
+        self._concluded[job] = summary
+        while len(self._concluded) > LOADED:
+            oldest = next(iter(self._concluded))
+            self.archive.summaries[oldest] = self._concluded.pop(oldest)
+            del self._runners[oldest]
+
     def drop(self, job: JobId) -> None:
         """Stop listing a job that is deleted."""
         self._runners.pop(job, None)
+        self._concluded.pop(job, None)
         self.archive.drop(job)
 
     def ended(self, job: JobId) -> bool:

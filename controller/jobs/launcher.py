@@ -87,6 +87,9 @@ class Launcher:
         """Summarize a job whose end is durable, so that the next start need not read its events."""
         try:
             await recorded
-            await self._records.conclude(runner.id, summary_of(runner).model_dump_json())
+            summary = summary_of(runner)
+            await self._records.conclude(runner.id, summary.model_dump_json())
         except Broken as error:  # a summary only saves time
             log.warning("job %s: its summary could not be saved: %s", runner.id, error)
+        else:
+            self._jobs.conclude(runner.id, summary)

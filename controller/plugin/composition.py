@@ -189,12 +189,18 @@ class Composition:
         return []
 
     def _against_target(self, spec: JobSpec) -> list[Problem]:
-        """Refuse a target for models that the job does not have."""
-        target = spec.stop.target
-        if target is None or not target.metric.endswith(OWN) or self.own_models:
-            return []
-        why = f"sites have no models of their own beside the community's, so there is no {target.metric}"
-        return [(("stop", "target", "metric"), f"{why}; use local ditto")]
+        """Refuse a target and a best version by models that the job does not have."""
+        target, best = spec.stop.target, spec.keep.best
+        metrics: dict[tuple[str, ...], str | None] = {
+            ("stop", "target", "metric"): target.metric if target else None,
+            ("keep", "best", "metric"): best.metric if best else None,
+        }
+        why = "sites have no models of their own beside the community's, so there is no"
+        return [
+            (place, f"{why} {metric}; use local ditto")
+            for place, metric in metrics.items()
+            if metric and metric.endswith(OWN) and not self.own_models
+        ]
 
     def _against_held_out_sites(self, spec: JobSpec) -> list[Problem]:
         """Refuse sites that never train where each site has tensors or a model of its own."""

@@ -6,6 +6,7 @@ from statistics import fmean
 
 from hansa.common.drawing.markup import svg_file
 from hansa.common.drawing.style import PICTURES, THEMES
+from hansa.common.report.progress import titled
 from hansa.common.report.sweep import Line, Panel, drawing_of
 from hansa.common.values.words import counted
 from hansa.simulation.sweep.names import simple
@@ -73,7 +74,7 @@ def draw_curves(table: Table, folder: Path) -> list[Path]:
     files: list[Path] = []
     for (metric, over), parts in pictures.items():
         files.append(folder / f"{simple(metric)}-by-{over}.svg")
-        drawing = drawing_of(spec.title or spec.name, f"{metric}. {about_curves(table)}", parts)
+        drawing = drawing_of(spec.title or spec.name, f"{titled(metric)}. {about_curves(table)}", parts)
         files[-1].write_text(svg_file(drawing, THEMES, PICTURES), encoding="utf-8")
     return files
 

@@ -186,8 +186,12 @@ async def test_community_models_are_those_of_fedavg_bit_for_bit_for_every_streng
 
 async def test_own_models_are_evaluated_beside_the_communitys(tmp_path: Path) -> None:
     async with federation(tmp_path, NETWORK) as (client, _):
-        view = await run(client, NETWORK, local={"lam": 0.5}, evaluate={"kind": "by-site"})
+        keep = {"best": {"metric": "accuracy_personal"}}
+        view = await run(client, NETWORK, local={"lam": 0.5}, evaluate={"kind": "by-site"}, keep=keep)
     last = view.history[-1]
+    found = [entry.validation.metrics["accuracy_personal"] for entry in view.history[1:] if entry.validation]
+    assert len(found) == ROUNDS
+    assert view.best == 1 + max(range(ROUNDS), key=lambda number: found[number] or 0)
     names = {f"{name}{end}" for name in ("loss", "accuracy", "weighted_f1") for end in ("", "_personal")}
     assert set(last.metrics) == names | {f"{name}_by_site" for name in names}
     assert last.metrics["loss_personal"] != last.metrics["loss"]

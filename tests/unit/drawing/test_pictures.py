@@ -13,11 +13,11 @@ from hansa.common.drawing.bars import histogram
 from hansa.common.drawing.curves import curves
 from hansa.common.drawing.markup import html
 from hansa.common.drawing.matrix import heat_map
-from hansa.common.drawing.scale import Axis, apart, brief, scale_of, ticks_between
+from hansa.common.drawing.scale import Axis, apart, brief, fitted, scale_of, ticks_between, width_of
 from hansa.common.drawing.sparkline import sparkline
 from hansa.common.drawing.stacked import stacked
 from hansa.common.drawing.strip import Cell, strip
-from hansa.common.drawing.thinning import Series, thinned
+from hansa.common.drawing.thinning import Series, envelope, thinned
 
 ROUND = Axis("round", whole=True)
 NUMBERS = st.floats(-1e12, 1e12, allow_nan=False)
@@ -92,7 +92,8 @@ def test_a_thinned_picture_says_so() -> None:
     )
     many = [Series(f"site-{at}", long.points) for at in range(20)]
     picture = curves("Accuracy", many, ROUND, Axis("accuracy"))
-    assert "Each place is the mean of 50 points" in description(picture)
+    assert "the mean of 50 points. The grey area goes from the lowest to the highest" in description(picture)
+    assert [each.get("class") for each in picture.iter("path")].count("band all") == 1
     assert len(html(picture)) < 40_000
 
 
@@ -104,6 +105,27 @@ def test_many_curves_name_the_highest_the_lowest_and_their_median() -> None:
         if "site" in text or "median" in text
     ]
     assert sorted(named) == ["0 site-0", "10 site-10", "5 median"]
+
+
+@given(st.lists(st.lists(st.floats(-100, 100), max_size=60), min_size=1, max_size=5), st.integers(1, 20))
+def test_the_area_behind_many_lines_hides_no_value(lines: list[list[float]], most: int) -> None:
+    band = envelope([Series("", list(enumerate(values))) for values in lines], most)
+    known = [value for values in lines for value in values]
+    assert len(band) <= most
+    assert (
+        [min(low for _, low, _ in band), max(high for *_, high in band)]
+        == ([min(known), max(known)] if known else [])
+        if band
+        else not known
+    )
+
+
+def test_a_long_name_keeps_both_of_its_ends() -> None:
+    names = [f"clinic-of-the-university-hospital-{at}" for at in range(12)]
+    short = [fitted(name, 100) for name in names]
+    assert len(set(short)) == len(names)
+    assert all(name.startswith("clinic") and width_of(name) <= 100 for name in short)
+    assert fitted("north", 100) == "north"
 
 
 def test_a_gap_in_a_curve_stays_a_gap() -> None:
@@ -138,6 +160,11 @@ def test_the_smallest_count_of_a_matrix_is_not_drawn_as_nothing() -> None:
 def test_a_strip_marks_losses_and_joins_many_rounds() -> None:
     few = strip("Rounds", [(1, {"a": Cell(1.0)}), (2, {"a": Cell(lost="away")})], ["a"], ROUND)
     assert [each.get("class") for each in few.iter("path")].count("lost") == 1
+    late = [(at, {"a": Cell(lost="late", late=True, words="late")}) for at in range(1, 201)]
+    joined = strip("Rounds", late, ["a"], ROUND)
+    classes = [each.get("class") for each in joined.iter("path")]
+    assert ("tardy" in classes, "gone" in classes, "lost" in classes) == (True, False, False)
+    assert "a, round 1 to 2: took part in 0, 2 late" in html(joined)
     rounds = [(at, {f"s{site}": Cell(1.0) for site in range(100)}) for at in range(3000)]
     many = strip("Rounds", rounds, [f"s{site}" for site in range(100)], ROUND)
     assert "Each column stands for 19 rounds" in description(many)

@@ -202,3 +202,64 @@ def test_what_is_kept_survives_a_crash_at_any_time(at: int) -> None:
     assert again.outdated_indices() == []
     assert sorted(again.state.saved) == [2, 3, 4, 5]
     assert Train in {type(task.work) for task in again.state.tasks.values()}
+
+
+def of_three_classes(loss: float) -> Evaluation:
+    return Evaluation(n=10, loss_sum=10 * loss, confusion=((10, 0, 0), (0, 0, 0), (0, 0, 0)))
+
+
+def test_a_version_whose_accuracy_is_unknown_does_not_replace_one_that_has_an_accuracy() -> None:
+    play = begun()
+    play.join("b", role="evaluator")
+    for right, wrong_shape in ((9, False), (2, True)):
+        play.round()
+        tasks = play.tasks(Evaluate)
+        play.report(tasks["a"], right)
+        if wrong_shape:  # the sites do not agree on the classes, so nobody knows the accuracy
+            report(play, tasks["b"], of_three_classes(0.1))
+        else:
+            play.report(tasks["b"], right)
+    assert play.machine.state.history[2].covered
+    assert best(play) == (1, "accuracy", 0.9)
+
+
+def test_a_late_report_can_make_the_best_version_worse_than_another_that_is_kept() -> None:
+    play = begun(evaluate={"min_coverage": 0.5}, keep={"last": 2}, stop={"patience": 3})
+    play.join("b", role="evaluator")
+    play.round()
+    late = play.tasks(Evaluate)["b"]
+    play.report(play.tasks(Evaluate)["a"], 9)
+    play.ring("evaluation")
+    for right in (8, 7):
+        evaluated(play, right)
+    assert best(play) == (1, "accuracy", 0.9)
+    play.report(late, 0)
+    assert best(play) == (2, "accuracy", 0.8)
+    assert saved(play) == [2, 3]
+    assert play.machine.state.since_best == {3}
+    assert play.again().state == play.machine.state
+
+
+def test_a_late_report_on_the_best_version_does_not_start_patience_anew() -> None:
+    play = begun(evaluate={"min_coverage": 0.5}, stop={"patience": 3})
+    play.join("b", role="evaluator")
+    play.round()
+    late = play.tasks(Evaluate)["b"]
+    play.report(play.tasks(Evaluate)["a"], 9)
+    play.ring("evaluation")
+    for right in (8, 7):
+        evaluated(play, right)
+    play.report(late, 9)
+    assert best(play) == (1, "accuracy", 0.9)
+    assert play.machine.state.since_best == {2, 3}
+
+
+def test_a_version_that_evaluators_who_joined_later_have_not_seen_does_not_stay_the_best() -> None:
+    play = begun()
+    evaluated(play, 10)
+    play.join("b", role="evaluator")
+    for _ in range(2):
+        play.round()
+        for task in play.tasks(Evaluate).values():
+            play.report(task, 6)
+    assert best(play) == (2, "accuracy", 0.6)

@@ -11,8 +11,10 @@ from hansa.common.cli import hansa
 from hansa.common.report.job import job_page, sections
 from hansa.common.report.layout import ROWS
 from hansa.common.report.material import Material, material_of
+from hansa.common.report.sites import cells, rounds_by_site
 from hansa.common.ui.job_documents import details
 from hansa.common.values.documents import written
+from hansa.common.values.history import Update
 from hansa.common.values.views import JobView
 from tests.unit.drawing.test_markup import EVIL, QUOTES, Reader
 from tests.unit.report.jobs import SITES, eventful, job, version
@@ -86,6 +88,8 @@ def test_the_head_says_what_happened() -> None:
     text = Reader(report(failed)).text
     assert "when the job failed after 1 round: south failed in round 2: no memory" in text
     assert "How good the model is was not measured" in text
+    running = Reader(report(job([version(1, ["north"])], status="running"))).text
+    assert "One site is training one model together, 1 round so far." in running
 
 
 def test_validation_test_data_and_test_sites_are_told_apart_and_kept_models_are_named() -> None:
@@ -98,7 +102,7 @@ def test_validation_test_data_and_test_sites_are_told_apart_and_kept_models_are_
 
 def test_a_job_without_any_version_has_a_report() -> None:
     waiting = job([], status="waiting", reason="needs 3 connected sites")
-    assert "0 rounds are done" in Reader(report(waiting)).text
+    assert "No site has trained yet: needs 3 connected sites. The rule is" in Reader(report(waiting)).text
 
 
 def test_reports_of_parts_that_look_like_those_of_others_are_not_trusted() -> None:
@@ -137,16 +141,48 @@ def test_the_report_of_a_folder_is_that_of_its_job(tmp_path: Path) -> None:
 
 
 def test_what_is_not_a_report_is_refused(tmp_path: Path) -> None:
-    for name, text in (("empty", None), ("odd", '{"history": [1]}'), ("broken", "{")):
+    refused = "not the report of a job"
+    for name, text, why in (
+        ("empty", None, "there is no report.json or sweep.json in it"),
+        ("odd", '{"history": [1]}', refused),
+        ("broken", "{", refused),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         if text is not None:
             (folder / "report.json").write_text(text)
         said = CliRunner().invoke(hansa, ["job", "report", str(folder)])
-        assert (said.exit_code, said.output.count("not the report of a job")) == (2, 1), said.output
+        assert (said.exit_code, said.output.count(why)) == (2, 1), said.output
     (tmp_path / "good").mkdir()
     (tmp_path / "good" / "report.json").write_text(written(details(job([version(1)]))))
     words = ["job", "report", str(tmp_path / "good"), "-o", str(tmp_path / "nowhere" / "x.html")]
     said = CliRunner().invoke(hansa, words)
     assert said.exit_code == 2
     assert "cannot be written: No such file or directory" in said.output
+
+
+def test_the_strip_of_rounds_tells_late_updates_from_lost_ones() -> None:
+    lost = {"south": "late: no update by the deadline of 5 s", "east": "the site left"}
+    entry = version(1, ["north"], lost=lost)
+    marks = {site: (bool(cell.lost), cell.late) for site, cell in cells(entry).items()}
+    assert marks == {"north": (False, False), "south": (True, True), "east": (True, False)}
+    text = Reader(report(job([entry, version(2)]))).text
+    assert "Cross: its update was lost. Empty frame: it missed the deadline." in text
+    assert "Cross" not in Reader(report(job([version(1), version(2)]))).text
+    joined = Reader(report(job([version(at, ["north"], lost=lost) for at in range(1, 401)]))).text
+    assert "orange of those that were late" in joined
+    assert "Empty frame" not in joined
+    assert "grey area" not in joined  # it belongs to many curves, and the contributions are none
+
+
+def test_without_rounds_an_update_is_late_if_it_missed_more_than_a_turn() -> None:
+    history = [
+        version(number, updates=[Update(site=site, weight=0.5, steps=3, staleness=(behind, 9))])
+        for number, (site, behind) in enumerate([("north", 0), ("south", 1), ("north", 2), ("east", 3)], 1)
+    ]
+    picture = rounds_by_site(job(history, unit="update"))
+    assert picture is not None
+    assert [each.get("d", "").count("M") for each in picture.iter("path") if each.get("class") == "late"] == [
+        1
+    ]
+    assert "stale by 3 versions or more" in (picture.findtext("figcaption") or "")

@@ -452,6 +452,8 @@ def test_an_evaluation_without_classes_makes_the_round_trip(n: int) -> None:
 def test_an_evaluation_of_a_sites_own_model_makes_the_round_trip_and_must_be_as_stated() -> None:
     own = Evaluation(n=3, loss_sum=0.5, confusion=((3, 0), (0, 0)), metrics={"auc": 0.5})
     both = Evaluation(n=3, loss_sum=1.5, confusion=((2, 1), (0, 0)), personal="j1-7", own_model=own)
+    beside = both.model_copy(update={"personal": ""})
+    both = both.model_copy(update={"split": "test", "validation": beside})
     wire = _wired(_report(both))
     assert codec.outcome_from_wire(wire, Stated(task="classification", classes=2)) == both
     wire.evaluation.own_model.classes, wire.evaluation.own_model.confusion[:] = 1, [3]

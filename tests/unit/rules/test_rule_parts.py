@@ -384,6 +384,11 @@ REFUSED = [
         {"stop": {"target": {"metric": "accuracy_personal", "value": 0.9}}},
         "stop.target.metric: sites have no models of their own beside the community's",
     ),
+    (
+        "fedavg",
+        {"keep": {"best": {"metric": "accuracy_personal"}}},
+        "keep.best.metric: sites have no models of their own beside the community's",
+    ),
 ]
 
 

@@ -19,6 +19,7 @@ from hansa.common.values.metrics import mode_of, require_mode
         ("perplexity", "min"),
         ("inverse_loss", None),
         ("accuracy_loss", None),
+        ("accuracy_std", None),
         ("wobble", None),
     ],
 )
