@@ -1,6 +1,6 @@
 """`hansa.simulate()`: a simulation from Python."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ class Simulated:
         return self.view.metrics
 
     @property
-    def history(self) -> tuple[VersionView, ...]:
+    def history(self) -> Sequence[VersionView]:
         """Every version, with its updates and metrics."""
         return self.view.history
 
