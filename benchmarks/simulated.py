@@ -35,7 +35,8 @@ def main() -> None:
         nonlocal weighed
         if simulation.machine.state.version >= len(moments):
             moments.append(time.monotonic())
-            if moments[-1] >= weighed + EVERY:
+            last = simulation.machine.state.version == simulation.machine.rule.rounds_asked
+            if moments[-1] >= weighed + EVERY or last:
                 _raise(memory)
                 weighed = time.monotonic()
 
@@ -44,11 +45,18 @@ def main() -> None:
         prepared = prepare(JobSpec.model_validate(job), None, place)
         simulation = Simulation(prepared, place, Options(**options), changed)
         view = simulation.run()
-        _raise(memory)
+        evaluated: dict[str, float] = {}  # all sites have evaluated the last version
+        _raise(evaluated)
         if view.status != "completed":
             raise SystemExit(f"the job {view.status}: {view.reason}")
     updates = [len(entry.updates) for entry in view.history]
-    found = {"moments": moments, "updates": updates, "memory": memory, "remarks": simulation.driver.remarks}
+    found = {
+        "moments": moments,
+        "updates": updates,
+        "memory": memory,
+        "memory_at_end": evaluated,
+        "remarks": simulation.driver.remarks,
+    }
     print(json.dumps(found), flush=True)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import yaml
-from harness import end_in_order, machine, print_table, save
+from harness import RESULTS, end_in_order, machine, print_table, save
 from peer import installed
 from simulation_app import SIDE
 from simulation_cases import (
@@ -36,6 +36,8 @@ from simulation_cases import (
     rate,
     simulated,
 )
+
+EVALUATED = "nothing is evaluated in the rounds that count (evaluate.every: 1000000; pfl and Flower alike)"
 
 
 def conclusions(figures: Figures) -> list[dict[str, Any]]:
@@ -81,6 +83,7 @@ def many_sites(
         "seconds_to_first_version": round(moments[0] - begun, 2),
         "seconds_to_end": round(time.monotonic() - begun, 2),
         "memory_mib": found["memory"],
+        "memory_at_end_mib": found["memory_at_end"],
         "remarks": found["remarks"],
     }
 
@@ -150,76 +153,100 @@ def verdict(case: dict[str, Any]) -> str:
     )
 
 
-def report(figures: Figures, large: list[dict[str, Any]], ratios: list[dict[str, Any]]) -> None:
+def report(parts: dict[str, dict[str, Any]]) -> None:
     """Print the figures."""
-    rows = [
-        (name, f"{statistics.median(values):,.0f}", f"{min(values):,.0f} – {max(values):,.0f}")
-        for name, values in figures.items()
-    ]
-    print_table(("simulator", "clients/s", "range"), rows)
-    print_table(
-        ("sites", "a round", "workers", "clients/s", "first version s", "driver MiB", "with workers MiB"),
-        [
+    if figures := parts.get("speeds", {}).get("clients_per_second"):
+        rows = [
+            (name, f"{statistics.median(values):,.0f}", f"{min(values):,.0f} – {max(values):,.0f}")
+            for name, values in figures.items()
+        ]
+        print_table(("simulator", "clients/s", "range"), rows)
+    if large := parts.get("many", {}).get("many_sites"):
+        rows = [
             (
                 *(f"{case[name]:,}" for name in ("sites", "cohort", "workers", "clients_per_second")),
                 f"{case['seconds_to_first_version']:.1f}",
                 *(f"{case['memory_mib'][name]:.0f}" for name in ("anonymous", "with_workers")),
             )
             for case in large
-        ],
-    )
+        ]
+        columns = ("sites", "a round", "workers", "clients/s", "first version s")
+        print_table((*columns, "driver MiB", "with workers MiB"), rows)
+    ratios = [ratio for part in parts.values() for ratio in part["ratios"]]
     print_table(("compared", "ratio", ""), [(c["what"], f"{c['ratio']:.2f}", verdict(c)) for c in ratios])
 
 
 def main() -> None:
-    """Measure everything and write the results."""
+    """Measure the parts that are asked for, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=60, help="rounds of 100 clients")
     parser.add_argument("--repeats", type=int, default=3, help="how often all simulators take turns")
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
     parser.add_argument("--scale", type=float, default=1.0, help="for a quick try: a share of the many sites")
     parser.add_argument(
         "--peer", action="append", choices=["flower", "pfl"], default=[], help="also install and run it"
     )
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=list(PARTS), help="others stay as they are"
+    )
     parser.add_argument("--name", default="simulation", help="the results' file name below results/")
     options = parser.parse_args()
     end_in_order()
-    described = machine()
+    document = _earlier(options.name)
     with tempfile.TemporaryDirectory(prefix="hansa-bench-") as folder, ExitStack() as stack:
-        place = Path(folder)
-        build = f"torch=={torch.__version__}"  # the same for all
-        peers = [stack.enter_context(installed(name, build)) for name in dict.fromkeys(options.peer)]
-        rounds = options.rounds + WARM_UP
-        cases = hansa_cases(place, rounds, options.workers) | peer_cases(peers, rounds)
-        figures = in_turns(cases, options.repeats)
-        ratios = conclusions(figures)
+        for name in options.parts:
+            part = PARTS[name](Path(folder), options, stack)
+            document[name] = {"machine": machine(), "evaluate": EVALUATED} | part
+            save(options.name, document)  # what there is, if a later part is interrupted
+    report({name: document[name] for name in options.parts})
+    print(EVALUATED)
 
-        def scaled(number: int) -> int:
-            return max(COHORT, round(number * options.scale))
 
-        thousand, ten, hundred = scaled(1000), scaled(10_000), scaled(100_000)
-        large = [many_sites(place, ten, scaled(1000), 6, count, EXAMPLES) for count in options.workers]
-        pair = [many_sites(place, sites, COHORT, 20, 0, EXAMPLES) for sites in (thousand, ten)]
-        large += [*pair, many_sites(place, hundred, scaled(1000), 4, 0, 4)]
-        little, much = (case["memory_mib"]["anonymous"] for case in pair)
-        what = f"memory, {ten} / {thousand} sites, data apart"
-        ratios.append({"what": what, "ratio": round(much / little, 2), "promise": 1.1, "at_least": False})
-        cnn, cnn_ratio = heavy(place, 4, options.repeats)
-        started, start_ratio = start(place, thousand, options.repeats)
-        ratios += [cnn_ratio, start_ratio]
-    report(figures, large, ratios)
-    print("nothing is evaluated in the rounds that count (evaluate.every: 1000000; pfl and Flower alike)")
-    document = {
-        "machine": described,
+def _earlier(name: str) -> dict[str, Any]:
+    path = RESULTS / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _speeds(folder: Path, options: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    build = f"torch=={torch.__version__}"  # the same for all
+    peers = [stack.enter_context(installed(name, build)) for name in dict.fromkeys(options.peer)]
+    rounds = options.rounds + WARM_UP
+    cases = hansa_cases(folder, rounds, options.workers) | peer_cases(peers, rounds)
+    figures = in_turns(cases, options.repeats)
+    return {
         "peers": {peer.name: peer.version for peer in peers},
-        "settings": {"cohort": COHORT, "examples": EXAMPLES, "rounds": options.rounds, "evaluate": "never"},
+        "settings": {"cohort": COHORT, "examples": EXAMPLES, "rounds": options.rounds},
         "clients_per_second": figures,
-        "many_sites": large,
-        "cnn_seconds_per_round": cnn,
-        "start_seconds": started,
-        "ratios": [case | {"verdict": verdict(case)} for case in ratios],
+        "ratios": conclusions(figures),
     }
-    save(options.name, document)
+
+
+def _scaled(number: int, options: argparse.Namespace) -> int:
+    return max(COHORT, round(number * options.scale))
+
+
+def _many(folder: Path, options: argparse.Namespace, _stack: ExitStack) -> dict[str, Any]:
+    thousand, ten, hundred = (_scaled(number, options) for number in (1000, 10_000, 100_000))
+    large = [many_sites(folder, ten, thousand, 6, count, EXAMPLES) for count in options.workers]
+    pair = [many_sites(folder, sites, COHORT, 20, 0, EXAMPLES) for sites in (thousand, ten)]
+    large += [*pair, many_sites(folder, hundred, thousand, 4, 0, 4)]
+    little, much = (case["memory_mib"]["anonymous"] for case in pair)
+    what = f"memory, {ten} / {thousand} sites, data apart"
+    ratio = {"what": what, "ratio": round(much / little, 2), "promise": 1.1, "at_least": False}
+    return {"many_sites": large, "ratios": [ratio]}
+
+
+def _cnn(folder: Path, options: argparse.Namespace, _stack: ExitStack) -> dict[str, Any]:
+    seconds, ratio = heavy(folder, 4, options.repeats)
+    return {"seconds_per_round": seconds, "ratios": [ratio]}
+
+
+def _start(folder: Path, options: argparse.Namespace, _stack: ExitStack) -> dict[str, Any]:
+    seconds, ratio = start(folder, _scaled(1000, options), options.repeats)
+    return {"seconds": seconds, "ratios": [ratio]}
+
+
+PARTS = {"speeds": _speeds, "many": _many, "cnn": _cnn, "start": _start}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from simulation_app import CLASSES, FEATURES
 HERE = Path(__file__).parent
 COHORT, EXAMPLES, BATCH = 100, 18, 32
 WARM_UP = 5  # rounds that do not count: processes start, blocks are tried
-TWO = ("-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "0")
+TWO = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
 Figures = dict[str, list[float]]
 
 
@@ -107,7 +107,7 @@ def peer_cases(peers: Sequence[Peer], rounds: int) -> dict[str, Callable[[], flo
             some = max(WARM_UP + 3, rounds // 5)  # a tenth of our speed
 
             def flower(peer: Peer = peer, some: int = some) -> float:
-                return rate(peer.run("flower_training.py", COHORT, EXAMPLES, some), COHORT)
+                return rate(peer.run("flower_training.py", COHORT, some), COHORT)
 
             cases["flower"] = flower
             continue

@@ -32,6 +32,7 @@ from hansa.simulation.crew.workers import Workers
 from hansa.simulation.data import TRAINING
 from hansa.simulation.desk import Desk
 from hansa.simulation.driver import Driver
+from hansa.simulation.history import Views
 from hansa.simulation.memories import Memories
 from hansa.simulation.models import StoredModels
 from hansa.simulation.options import USUAL, Options
@@ -46,6 +47,7 @@ from hansa.simulation.timing import Timing
 MEMORY = 1 << 30  # bytes that the sums of merges may take
 THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same
 SHOWN = 20  # sites that a live view lists
+RECENT = 4 << 20  # bytes of the history that are read for a live view
 
 
 class _Nobody:
@@ -102,14 +104,14 @@ class Simulation:
             self.driver = driver = Driver(*parts, prepared.app, *self._clock(), changed)
         self.driver.memories = Memories(options.memory // 4, folder / "spilled-memory")
         self.driver.tick = self._tick
-        self.saves = Saves(folder, self.machine, self.store, driver.saved if driver else lambda: None)
+        self.saves = Saves(folder, self.machine, self.store, driver.saved if driver else lambda: None, saved)
+        self.machine.keep_history(self.saves.history)
         try:
             if driver:
                 self._enrol_sites(driver)
             if driver and saved:
-                restore(folder, saved, self.machine, self.store)
+                restore(folder, saved, self.machine, self.store, self.saves.history)
                 driver.restore(received(saved.driver))
-                self.saves.go_on(saved)
                 return
             if not recording:  # which is quick to begin again
                 source = source_of(self.spec.app).digest
@@ -162,7 +164,9 @@ class Simulation:
             if not self.recording:
                 self.saves.save()
             self.driver.cancel()
-        elif not self.recording:
+        elif self.recording:
+            self.saves.history.settle()
+        else:
             self.saves.tick()
 
     @property
@@ -181,8 +185,11 @@ class Simulation:
         self._pool.shutdown()
         self.driver.memories.close()
 
-    def view(self, since: int = 0) -> JobView:
-        """Return the job as operators see it; of its history, the versions from `since` on."""
+    def view(self, since: int | None = None) -> JobView:
+        """Return the job as operators see it, with the whole history, which is read when it is looked at.
+
+        With `since` there are only the versions from there on, as far as they are read quickly.
+        """
         around = Surroundings(
             fleet=_Nobody(),
             now=self.driver.at,
@@ -191,8 +198,11 @@ class Simulation:
             trouble="",
         )
         few = len(self._prepared.data.names) <= SHOWN
-        history = history_views(self.machine, since)
-        return job_view(self.machine, around, history=history, sites=few)
+        if since is None:
+            view = job_view(self.machine, around, sites=few)
+            return view.model_copy(update={"history": Views(self.machine)})
+        recent = max(since, self.saves.history.first_of_last(RECENT))
+        return job_view(self.machine, around, history=history_views(self.machine, recent), sites=few)
 
     def whole_view(self) -> JobView:
         """Return the job with its defaults filled in."""
@@ -219,7 +229,7 @@ class Simulation:
         if self.recording:
             about["replay"] = {"job": self.machine.job, "difference": self.difference}
         keep_report(self._folder, view, self.spec, THREADS, simulation=about)
-        if view.status != "cancelled":
+        if view.status != "cancelled" or self.recording:
             self.saves.end()
         return view
 
@@ -241,10 +251,16 @@ def simulate(
     workers: int = 0,
     ray: str | None = None,
     batched: bool = True,
+    go_on: bool = False,
 ) -> JobView:
-    """Simulate a job whose files are located; its report, model and resolved job are in the folder."""
+    """Simulate a job whose files are located; its report, model and resolved job are in the folder.
+
+    To `go_on` is to begin with the save of the same job that is in the folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     options = Options(workers, ray, batched=batched)
-    simulation = Simulation(prepare(spec, sites, folder), folder, options)
+    simulation = (
+        resumed(folder, options) if go_on else Simulation(prepare(spec, sites, folder), folder, options)
+    )
     simulation.run()
     return simulation.keep_results(str(options))

@@ -3,7 +3,7 @@
     save/simulation   the job, its sites and where their data are; written once
     save/state        the machine, the agenda, what sites remember and which tasks they have in hand
     save/models/      the models of the job at that time, one file each
-    save/history/     the chapters of the job's history
+    save/history      the job's history, which is written all the time; a save knows how long it was
 
 The file `state` names all others that belong to it, and is replaced as a whole. So a save is complete or is
 not there, whenever the process is killed. Outcomes that nobody has taken yet are not saved: those tasks are
@@ -23,17 +23,18 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.models.frames import Layout, cut
 from hansa.common.models.model import Manifest
 from hansa.common.process.files import write_whole
-from hansa.common.values.errors import Broken, InvalidInput
+from hansa.common.values.errors import Broken, HansaError, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.machine import Machine
 from hansa.controller.values.snapshots import Snapshot
 from hansa.simulation.crew.blocks import received, sent
 from hansa.simulation.data import VirtualData
+from hansa.simulation.history import FiledHistory, SavedHistory
 from hansa.simulation.store import SharedStore
 
 FOLDER, BEGINNING, STATE, MODELS, HISTORY = "save", "simulation", "state", "models", "history"
 EVERY = 60.0  # seconds between two saves
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Saved:
 
     sequence: int
     machine: str
-    chapters: dict[int, str]  # files by the number of the chapter
+    history: SavedHistory
     models: list[ModelKey]
     driver: bytes
     seconds: float  # of real time until then
@@ -63,21 +64,24 @@ class Saved:
 class Saves:
     """Writes the saves of a simulation into its folder."""
 
-    def __init__(self, folder: Path, machine: Machine, store: SharedStore, driver: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        machine: Machine,
+        store: SharedStore,
+        driver: Callable[[], Any],
+        saved: Saved | None = None,
+    ) -> None:
+        """`saved` is the save to go on from, if any."""
         self._folder, self._machine, self._store, self._driver = folder / FOLDER, machine, store, driver
-        self._chapters: dict[int, str] = {}
+        self.history = FiledHistory(self._folder / HISTORY, saved.history if saved else None)
         self._begun = self._last = time.monotonic()
+        self._begun -= saved.seconds if saved else 0.0
 
     def begin(self, beginning: Beginning) -> None:
         """Write what does not change."""
         (self._folder / MODELS).mkdir(parents=True, exist_ok=True)
-        (self._folder / HISTORY).mkdir(exist_ok=True)
         write_whole(self._folder / BEGINNING, sent(beginning), 0o600)
-
-    def go_on(self, saved: Saved) -> None:
-        """Go on from a save."""
-        self._chapters = dict(saved.chapters)
-        self._begun -= saved.seconds
 
     @property
     def seconds(self) -> float:
@@ -86,30 +90,26 @@ class Saves:
 
     def tick(self) -> None:
         """Save if it is time to; called between two events."""
+        self.history.settle()
         if time.monotonic() - self._last >= EVERY:
             self.save()
 
     def save(self) -> None:
         """Save everything, and forget what belonged to the last save only."""
-        snapshot = self._machine.snapshot()
-        for number, text in snapshot.chapters.items():
-            name = f"{number}-{snapshot.sequence}"
-            write_whole(self._folder / HISTORY / name, text.encode(), 0o600, durable=False)
-            self._chapters[number] = name
+        snapshot = self._machine.snapshot(history=False)
         keys = self._store.keys()
         for key in keys:
             self._keep(key)
         state = Saved(
             snapshot.sequence,
             snapshot.state,
-            dict(self._chapters),
+            self.history.saved(),
             keys,
             sent(self._driver()),
             self.seconds,
         )
         write_whole(self._folder / STATE, sent(state), 0o600)
-        self._sweep(HISTORY, set(self._chapters.values()))
-        self._sweep(MODELS, {_name(key) for key in keys})
+        self._sweep({_name(key) for key in keys})
         self._last = time.monotonic()
 
     def _keep(self, key: ModelKey) -> None:
@@ -120,14 +120,25 @@ class Saves:
             frames = b"".join(model.read(index) for index in range(model.layout.frames))
             write_whole(path, sent((model.manifest, model.peaks, frames)), 0o600, durable=False)
 
-    def _sweep(self, folder: str, needed: set[str]) -> None:
-        for path in (self._folder / folder).iterdir():
+    def _sweep(self, needed: set[str]) -> None:
+        for path in (self._folder / MODELS).iterdir():
             if path.name not in needed:
                 path.unlink(missing_ok=True)
 
     def end(self) -> None:
         """Remove the save of a simulation that has come to its end."""
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether there is a save in a folder that this version of Hansa can go on with."""
+    if not (folder / FOLDER / STATE).exists():
+        return False
+    try:
+        read_beginning(folder)
+    except HansaError:
+        return False
+    return True
 
 
 def read_beginning(folder: Path) -> Beginning:
@@ -158,11 +169,10 @@ def _read(folder: Path, name: str) -> Any:
         raise Broken(f"--resume {folder}: {FOLDER}/{name} cannot be read: {error}") from error
 
 
-def restore(folder: Path, saved: Saved, machine: Machine, store: SharedStore) -> None:
+def restore(folder: Path, saved: Saved, machine: Machine, store: SharedStore, history: FiledHistory) -> None:
     """Give a new machine and a new store what was saved."""
     place = folder / FOLDER
-    chapters = {number: (place / HISTORY / name).read_text() for number, name in saved.chapters.items()}
-    machine.restore(Snapshot(saved.sequence, saved.machine, chapters))
+    machine.restore(Snapshot(saved.sequence, saved.machine, {}), history)
     for key in saved.models:
         manifest, peaks, frames = received((place / MODELS / _name(key)).read_bytes())
         assert isinstance(manifest, Manifest)

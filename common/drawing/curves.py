@@ -20,7 +20,7 @@ from hansa.common.drawing.plot import (
 )
 from hansa.common.drawing.scale import Axis, brief
 from hansa.common.drawing.style import COLORS
-from hansa.common.drawing.thinning import POINTS, Point, Series, envelope, note, note_of_means, thinned
+from hansa.common.drawing.thinning import POINTS, Point, Series, envelope, note, note_of_many, thinned
 
 DOTS = 26  # points of a line that are drawn as dots, too
 HITS = 70  # points of a line that say their value when somebody points at them
@@ -48,7 +48,7 @@ def curves(
     less = [thinned(each, CLOUD if many else POINTS) for each in series]
     lines = [each.series for each in less]
     middle = thinned(Series("median", _median(series) if many else ())).series
-    ends = _extremes(series, middle, y) if many else [_colored(at, each) for at, each in enumerate(lines)]
+    ends = _extremes(lines, middle, y) if many else [_colored(at, each) for at, each in enumerate(lines)]
     named = len(series) > 1
     each = max(each.each for each in less)
     around = envelope(series, CLOUD) if many and each > 1 else []
@@ -69,7 +69,7 @@ def curves(
     if named:
         heights = [(line.name, ground.y(_last(line.points)), class_) for line, class_ in ends]
         parts += names_at_ends(heights, ground.right, ground.top, ground.bottom, right)
-    remark = (note_of_means if many else note)(each)
+    remark = (note_of_many if many else note)(each)
     return picture(title, about or described(series, x, y), *size, ground.ground, parts, remark=remark)
 
 
@@ -110,14 +110,15 @@ def _last(points: Iterable[Point]) -> float:
 
 
 def _extremes(series: Sequence[Series], middle: Series, y: Axis) -> list[tuple[Series, str]]:
-    """Return the lines that stand out among many, with a class for each: highest, lowest, median."""
-    form = y.form or brief
+    """Return the lines that stand out among many, with a class for each: highest, lowest, median.
+
+    They are named with the values that are drawn, which are means if lines are thinned.
+    """
+    form = y.form or (lambda value: brief(float(f"{value:.3g}")))
+    middle = thinned(middle, CLOUD).series
     order = sorted(series, key=lambda each: _last(each.points))
     lines = [(order[-1], "s2"), (order[0], "s1"), *([(middle, "s0")] if middle.points else [])]
-    return [
-        (replace(thinned(line, CLOUD).series, name=f"{form(_last(line.points))} {line.name}"), class_)
-        for line, class_ in lines
-    ]
+    return [(replace(line, name=f"{form(_last(line.points))} {line.name}"), class_) for line, class_ in lines]
 
 
 def _median(lines: Sequence[Series]) -> list[Point]:

@@ -10,7 +10,7 @@ from hansa.common.drawing.scale import Axis, Scale, apart, fitted, scale_of, wid
 
 WIDTH, HEIGHT = 560.0, 280.0  # of most pictures: half of a page, or the whole of a phone
 TOP, BOTTOM, LINE = 30.0, 38.0, 15.0
-NAMES = 132.0  # the most room for names at the right
+NAMES = 156.0  # the most room for names at the right
 
 
 @dataclass(frozen=True)

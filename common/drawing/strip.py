@@ -63,7 +63,7 @@ def strip(
     columns = -(-len(rounds) // every)
     left = min(170.0, max(map(width_of, [*sites, x.label])) + 16.0)
     tall = ROW if len(sites) <= 40 else LOW_ROW
-    wide = min(26.0, (width - left - 10) / columns)
+    wide = min(26.0, (width - left - 18) / columns)
     gap = 2.0 if wide >= 8 else 1.0 if wide >= 4 else 0.3
     top = 6.0
     boxes: dict[str, str] = {}
@@ -117,7 +117,7 @@ def strip(
     description = about or f"{len(sites)} sites and {len(rounds)} rounds."
     remark = (
         f"Each column stands for {every} rounds: the darker, the more of them a site took part in;"
-        " red at the bottom is the share of updates that were lost, yellow of those that were late."
+        " red at the bottom is the share of updates that were lost, orange of those that were late."
     )
     joined = remark if every > 1 else ""
     return picture(title, description, width, bottom + 22, parts, labels, hover, remark=joined)

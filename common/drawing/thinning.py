@@ -79,9 +79,12 @@ def envelope(lines: Sequence[Series], most: int = POINTS) -> list[tuple[float, f
 
 
 def note_of_means(each: int) -> str:
-    """Return the sentence about many lines whose points have been drawn together."""
+    """Return the sentence about points that have been drawn as their means alone."""
+    return f"Each place is the mean of {each} points." if each > 1 else ""
+
+
+def note_of_many(each: int) -> str:
+    """Return the sentence about many thinned lines in front of their envelope."""
     if each < 2:
         return ""
-    return (
-        f"Each place is the mean of {each} points; the area goes from the lowest to the highest value of all."
-    )
+    return f"{note_of_means(each)} The grey area goes from the lowest to the highest value of all lines."

@@ -11,7 +11,7 @@ from hansa.common.drawing.matrix import heat_map
 from hansa.common.drawing.scale import BYTES, Axis
 from hansa.common.drawing.sparkline import sparkline
 from hansa.common.drawing.stacked import stacked
-from hansa.common.drawing.strip import Cell, strip
+from hansa.common.drawing.strip import COLUMNS, Cell, strip
 from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, figure, figures, table
 from hansa.common.report.material import in_rounds, sites_of
@@ -86,15 +86,20 @@ def rounds_by_site(view: JobView) -> Element | None:
     ]
     if not (sites and rounds):
         return None
-    caption = " ".join(_legend(view, [cell for _, row in rounds for cell in row.values()], patience))
+    caption = list(_legend(view, [row for _, row in rounds], patience))
     if len(sites) > STRIP:
-        caption += f" The first {STRIP} of {len(sites):,} sites."
+        caption.append(f"The first {STRIP} of {len(sites):,} sites.")
     picture = strip(f"{view.unit}s by site", rounds, sites[:STRIP], axis_of(view))
-    return figure(f"Who took part in which {view.unit}", picture, caption, wide=True)
+    return figure(f"Who took part in which {view.unit}", picture, " ".join(caption), wide=True)
 
 
-def _legend(view: JobView, shown: Sequence[Cell], patience: int) -> Iterator[str]:
-    """Yield what the marks mean that occur."""
+def _legend(view: JobView, rounds: Sequence[Mapping[str, Cell]], patience: int) -> Iterator[str]:
+    """Yield what the marks mean that occur; of rounds drawn together, the picture says most of it itself."""
+    shown = [cell for row in rounds for cell in row.values()]
+    if len(rounds) > COLUMNS:
+        if any(cell.late and not cell.lost for cell in shown):
+            yield f"Late: stale by {counted(patience, 'version')} or more."
+        return
     travelled = any(entry.hops for entry in view.history)
     yield "The darker, the more hops it trained in." if travelled else "Filled: its update was merged."
     if any(cell.lost and not cell.late for cell in shown):

@@ -1,6 +1,6 @@
 """What `hansa.run()` and `hansa.simulate()` return."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ class Finished:
         return self.view.metrics
 
     @property
-    def history(self) -> tuple[VersionView, ...]:
+    def history(self) -> Sequence[VersionView]:
         """Every version, with its updates and metrics."""
         return self.view.history
 

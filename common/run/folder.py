@@ -12,8 +12,8 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.report.job import job_page
 from hansa.common.report.material import PAGE, REPORT, RESOLVED, material_of
-from hansa.common.ui.job_documents import details
-from hansa.common.values.documents import written
+from hansa.common.ui.job_documents import details, without_history
+from hansa.common.values.documents import pieces
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
@@ -59,9 +59,12 @@ def keep_report(
     """
     here: dict[str, object] = {"data": _data(spec.data) if spec.data else None}
     here |= {} if threads is None else {"threads": threads}
-    report = details(view) | here | more
-    (folder / REPORT).write_text(written(report) + "\n", encoding="utf-8")
-    (folder / PAGE).write_text(job_page(material_of(report, str(folder))), encoding="utf-8")
+    report = without_history(view) | here | more
+    with (folder / REPORT).open("w", encoding="utf-8") as file:
+        file.writelines(pieces(report, "history", (entry.model_dump() for entry in view.history)))
+        file.write("\n")
+    page = job_page(material_of(details(view) | here | more, str(folder)))
+    (folder / PAGE).write_text(page, encoding="utf-8")
 
 
 def keep_resolved(folder: Path, view: JobView, spec: JobSpec, threads: int | None = None) -> None:

@@ -79,7 +79,8 @@ def print_best(view: JobView, where: str) -> None:
 
 def _use_of_model(view: JobView, where: str, file: Path, spec: JobSpec, here: str) -> str:
     """Return how to use the model, or that of the first site that has tensors or a model of its own."""
-    own = next((sorted(entry.personal, key=in_order) for entry in view.history[::-1] if entry.personal), [])
+    personal = (entry.personal for entry in reversed(view.history) if entry.personal)
+    own = sorted(next(personal, ()), key=in_order)
     whole, predict = travel_of(spec).whole, file.parent / "predict.py"
     if own:
         command = f"{here}hansa learner model {view.job} --site {own[0]} --state {where}/{own[0]}"

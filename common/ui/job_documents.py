@@ -22,12 +22,17 @@ def outcome(view: JobView) -> dict[str, object]:
 
 def details(view: JobView) -> dict[str, object]:
     """Return the JSON object that `show` prints: a job with its history and the survey, if there was one."""
+    return without_history(view) | {"history": [entry.model_dump() for entry in view.history]}
+
+
+def without_history(view: JobView) -> dict[str, object]:
+    """Return the same without the history."""
     more: dict[str, object] = {"survey": view.survey.model_dump()} if view.survey else {}
     more |= view.model_dump(include=SAID)
     more |= {"best": view.best, "kept": list(view.kept), "keep": view.keep.model_dump()}
     more["shortfalls"] = [shortfall.model_dump() for shortfall in view.shortfalls]
     more["resolved"] = view.resolved.model_dump(mode="json") if view.resolved else None
-    return outcome(view) | more | {"history": [entry.model_dump() for entry in view.history]}
+    return outcome(view) | more
 
 
 def exit_code(view: JobView) -> int:

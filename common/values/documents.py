@@ -102,6 +102,16 @@ def written(document: object) -> str:
     return escaped(finite(document), indent=2)
 
 
+def pieces(document: Mapping[str, object], name: str, entries: Iterable[object]) -> Iterator[str]:
+    """Write a document piece by piece; its last field is a list that may be too long for the memory."""
+    yield f"{written(document)[:-2]},\n  {escaped(name)}: ["
+    between = ""
+    for entry in entries:
+        yield f"{between}\n    " + written(entry).replace("\n", "\n    ")
+        between = ","
+    yield "\n  ]\n}" if between else "]\n}"
+
+
 def escaped(document: object, indent: int | None = None) -> str:
     """Write JSON that cannot control a terminal: `json` escapes all control characters except DEL."""
     return json.dumps(document, indent=indent, allow_nan=False).replace("\x7f", "\\u007f")

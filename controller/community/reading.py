@@ -101,6 +101,9 @@ def read_numbers(model: StoredModel, name: str, start: int, stop: int, cache: Ca
 
 def ordered(pool: Executor, work: Callable[[int], T], count: int, window: int = WINDOW) -> Iterator[T]:
     """Yield work(0), work(1), … with a few of them under way at once, so that memory stays bounded."""
+    if count == 1:  # a small model: to wait for another thread would take longer than the work
+        yield work(0)
+        return
     waiting: deque[Future[T]] = deque()
     try:
         for index in range(count):

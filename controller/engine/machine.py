@@ -69,6 +69,7 @@ from hansa.controller.engine.merging import account
 from hansa.controller.engine.state import JobState
 from hansa.controller.engine.subjects import OfVersion
 from hansa.controller.plugin.composition import Composition
+from hansa.controller.values.history import Records
 from hansa.controller.values.snapshots import Snapshot
 
 TIME = "time"  # the alarm that ends training
@@ -134,14 +135,21 @@ class Machine:
         effects += [SendTask(task) for task in self.state.tasks.values()]
         return effects + [self._job.start_order(number) for number in self.state.orders]
 
-    def snapshot(self) -> Snapshot:
-        """Return the job's memory, with only the part of the history that is newer than the last snapshot."""
-        self._saved = self.state.sequence
-        return snapshots.take(self._job)
+    def keep_history(self, history: Records) -> None:
+        """Keep the versions of a new job in a history of the caller's, which need not be in memory."""
+        self.state.history = history
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """Restore the job's memory from a snapshot that has all chapters."""
-        snapshots.restore(self._job, snapshot)
+    def snapshot(self, history: bool = True) -> Snapshot:
+        """Return the job's memory, with only the part of the history that is newer than the last snapshot.
+
+        Without `history`, whoever keeps it saves it.
+        """
+        self._saved = self.state.sequence
+        return snapshots.take(self._job, history)
+
+    def restore(self, snapshot: Snapshot, history: Records | None = None) -> None:
+        """Restore the job's memory from a snapshot that has all chapters, or from one without any."""
+        snapshots.restore(self._job, snapshot, history)
         self._saved = self.state.sequence
 
     @property

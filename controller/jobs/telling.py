@@ -67,8 +67,8 @@ class Watcher:
             chapter.append(view)
             if view.version % TURN == 0:
                 await asyncio.sleep(0)
-            size += 1 + view.update_count if self._detail else 1
-            if size >= CHAPTER:
+            size += len(view.model_dump_json())  # one with confusion matrices and hops can have a megabyte
+            if size >= LARGEST or len(chapter) == CHAPTER:
                 yield self._view(chapter)
                 chapter, size = [], 0
         if chapter or not versions:

@@ -9,6 +9,7 @@ from hansa.common.process.clock import iso
 from hansa.common.values.errors import NotFound
 from hansa.common.values.history import Findings, Version, VersionView, brief_findings
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
+from hansa.common.values.metrics import USUAL
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
 from hansa.common.values.tasks import Task, Train
@@ -145,10 +146,13 @@ def _why_no_best(machine: Machine) -> str:
     remarks = [remark for remark in machine.state.remarks if remark.startswith("keep.best")]
     if remarks:
         return remarks[-1]
-    if any(record.validation is not None for record in history):
+    on_test_data = next((record for record in reversed(history) if record.validation is not None), None)
+    if on_test_data is not None:
+        metric = next((name for name in USUAL if name in on_test_data.metrics), USUAL[0])
         return (
             "its evaluators use test data, by which no version is chosen; in a job file with `keep: {best:"
-            " {metric: accuracy}}` they also evaluate on validation data"
+            f" {{metric: {metric}}}}}` they also evaluate on validation data, if they have such"
+            " (validation.fraction)"
         )
     return "no version was evaluated on enough examples yet (evaluate.min_coverage)"
 

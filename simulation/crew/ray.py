@@ -68,9 +68,11 @@ class RayCrew(BlockCrew[_Actor]):
         self._opening = self._ray.put(sent(opening))
         self._class = self._ray.remote(_actor_class())
         self._models: dict[ModelKey, Any] = {}
+        room = cluster.free_cpus
         self.workers = [self.start() for _ in range(count or cluster.cpus)]
         if not self.workers:
             raise HansaError("the Ray cluster has no CPUs: --workers says how many actors to start")
+        self._unexamined = min(len(self.workers), room)
 
     def close(self) -> None:
         """End all actors."""
@@ -86,6 +88,14 @@ class RayCrew(BlockCrew[_Actor]):
         options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_restarts": 0}
         handle = self._class.options(**options).remote()
         return _Actor(handle=handle, calls={handle.begin.remote(__version__, self._opening): 0})
+
+    def outcome(self, task: TaskId) -> Outcome:
+        """Wait for the outcome of a task; before the first one, for the examination of the nodes."""
+        while self._unexamined > sum(worker.ready for worker in self.workers):
+            if not self._collect(PATIENCE):
+                break  # some nodes have no room any more
+        self._unexamined = 0
+        return super().outcome(task)
 
     # Handing out.
 
@@ -113,14 +123,18 @@ class RayCrew(BlockCrew[_Actor]):
 
     def collect(self) -> None:
         """Wait until an actor is ready, has done a block or has died."""
-        calls = {call: worker for worker in self.workers for call in worker.calls}
-        waits = None if any(worker.ready for worker in self.workers) else PATIENCE
-        done, _ = self._ray.wait(list(calls), timeout=waits)
-        if not done:
+        if not self._collect(None if any(worker.ready for worker in self.workers) else PATIENCE):
             raise HansaError(
                 f"no actor was ready within {PATIENCE} seconds: the Ray cluster has {self._cluster.cpus}"
                 f" CPUs, of which {self._cluster.free_cpus} are free"
             )
+
+    def _collect(self, patience: float | None) -> bool:
+        """Wait for one of those; return whether it came in time."""
+        calls = {call: worker for worker in self.workers for call in worker.calls}
+        done, _ = self._ray.wait(list(calls), timeout=patience)
+        if not done:
+            return False
         worker, number = calls[done[0]], calls[done[0]].calls.pop(done[0])
         try:
             answer = self._ray.get(done[0])
@@ -133,6 +147,7 @@ class RayCrew(BlockCrew[_Actor]):
                 self.enter(worker, number, self._kept(reunited(answer)))
             else:
                 self._greet(worker, *answer)
+        return True
 
     def _greet(self, worker: _Actor, node: str, address: str, problem: str) -> None:
         worker.node, worker.address = node, address

@@ -89,12 +89,16 @@ class SimulationRunner:
             require_ray(self._ray)
 
     def run(self, spec: JobSpec, folder: Path) -> Report:
-        """Simulate a job; its data and models are removed when it has completed."""
+        """Simulate a job, or go on with it; its data and models are removed when it has completed."""
         from hansa.simulation.run import simulate  # loads PyTorch
+        from hansa.simulation.saves import is_saved
 
-        _remove_all_but((RECORD,), folder)  # what an earlier attempt has left
+        # The folder's name says what decides the result, so a save in it is one of this job.
+        go_on = is_saved(folder)
+        if not go_on:
+            _remove_all_but((RECORD,), folder)  # what an earlier attempt has left
         try:
-            view = simulate(spec, folder, workers=self._workers, ray=self._ray)
+            view = simulate(spec, folder, workers=self._workers, ray=self._ray, go_on=go_on)
         except HansaError:
             raise
         except ANYTHING as error:  # the app runs in this process, and may fail in any way

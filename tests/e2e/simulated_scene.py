@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.golden.fleet import SITES
 from tests.waiting import until
 
 APP = f"{waiting_app.__file__}:app"
+SAVING = "from hansa.simulation import saves; saves.EVERY = 0; from hansa.common.cli import hansa; hansa()"
 
 
 class Scene:
@@ -29,16 +31,19 @@ class Scene:
         document = {"name": "scene", "seed": 11, "app": APP, "pace": {"rounds": 3}, "data": {"files": files}}
         (folder / "job.yaml").write_text(yaml.safe_dump(document | job))
 
-    def words(self, out: str, *options: str) -> list[str]:
-        """Return a command that simulates the job."""
-        return [sys.executable, "-m", "hansa", "simulate", "job.yaml", "--out", out, "--json", *options]
+    def words(self, out: str, *options: str, saving: bool = False) -> list[str]:
+        """Return a command that simulates the job; with `saving`, it saves after every event."""
+        how = ["-c", SAVING] if saving else ["-m", "hansa"]
+        return [sys.executable, *how, "simulate", "job.yaml", "--out", out, "--json", *options]
 
-    def start(self, out: str, *options: str, **env: str) -> "subprocess.Popen[str]":
+    def start(
+        self, out: str, *options: str, env: Mapping[str, str] | None = None, saving: bool = False
+    ) -> "subprocess.Popen[str]":
         """Start a simulation in a process group of its own."""
         return subprocess.Popen(
-            self.words(out, *options),
+            self.words(out, *options, saving=saving),
             cwd=self.folder,
-            env=self.environment(**env),
+            env=self.environment(**(env or {})),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

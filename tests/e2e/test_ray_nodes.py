@@ -59,6 +59,12 @@ class Cluster:
         until(lambda: "--block" in log.read_text(), 60, log.read_text)
         log.write_text("")
 
+    def kill_head(self) -> None:
+        """End the head as a power cut does, except for a driver there."""
+        for pid in marked(self.marks["a"]):
+            kill(pid)
+        self.hosts.processes.pop("a").wait(10)
+
     def stop_other(self) -> None:
         """End the other node as a power cut does."""
         if "b" in self.hosts.processes:
@@ -66,10 +72,10 @@ class Cluster:
                 kill(pid)
             self.hosts.processes.pop("b").wait(10)
 
-    def simulate(self, scene: Scene, out: str) -> "subprocess.Popen[bytes]":
+    def simulate(self, scene: Scene, out: str, saving: bool = False) -> "subprocess.Popen[bytes]":
         """Start a driver on the head; its output is in driver.log."""
         (self.hosts.folder / "driver.log").unlink(missing_ok=True)
-        words = scene.words(out, "--ray", ADDRESS)
+        words = scene.words(out, "--ray", ADDRESS, saving=saving)
         self.hosts.start("a", "driver", *words, **SETTINGS, HANSA_CONFIG="")
         return self.hosts.processes["driver"]
 
@@ -179,10 +185,24 @@ def test_a_node_that_differs_is_named_in_one_line(
     cluster.stop_other()
     settings = {name: text.format(folder=folder) for name, text in env.items()}
     cluster.start_other(before, FOLDER=folder, **settings)
-    scene.hold()  # otherwise the head's actor might have done everything before the other one is there
+    # The head's actor could do everything before the other one is there, but waits until that was examined.
     driver = cluster.simulate(scene, f"refused-{hash(problem)}")
-    code = driver.wait(90)
-    scene.go_on()
-    assert code == 1
+    assert driver.wait(90) == 1
     text = problem.format(folder=folder, capability=torch.backends.cpu.get_cpu_capability())
     assert cluster.output.strip() == f"hansa: node {OTHER} of the Ray cluster: {text}"
+
+
+def test_a_simulation_goes_on_after_the_head_has_died(cluster: Cluster, scene: Scene) -> None:
+    cluster.stop_other()  # it may be one that differs
+    cluster.start_other()
+    scene.hold()
+    driver = cluster.simulate(scene, "without-head", saving=True)
+    pids = scene.busy(1)
+    until((scene.folder / "without-head/save/state").exists, 20, "nothing was saved")
+    cluster.kill_head()
+    assert driver.wait(90) != 0
+    until(lambda: not any(map(alive, pids)), 90, "an actor is left")
+    scene.go_on()
+    done = hansa("simulate", "--resume", "without-head", "--json", cwd=scene.folder)
+    assert done.returncode == 0, done.stderr
+    assert scene.digests("without-head") == scene.digests("alone")

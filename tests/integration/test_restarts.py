@@ -16,7 +16,7 @@ from hansa.common.values.ids import JobId, ModelKey, SiteName
 from hansa.common.values.results import UpdateFacts
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import JobView
-from hansa.controller.jobs import directory
+from hansa.controller.jobs import directory, telling
 from hansa.controller.jobs.runner import JobRunner
 from hansa.controller.storage.backends import opened
 from hansa.controller.storage.redis.space import key_below
@@ -265,3 +265,15 @@ async def test_only_the_last_jobs_to_end_stay_in_memory(
             shown = await client.show(runner.id)
             assert shown.model_copy(update={"resolved": None}) == runner.view()
             assert await client.model(runner.id)
+
+
+async def test_a_view_has_no_more_versions_than_fit_into_a_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as served, AsyncClient(served.address) as client:
+        async with LightSite(served.address, "a").attending():
+            runner = await concluded(served, await served.submit(job(), None, nothing()))
+        for largest, views in ((1, [[0], [1], [2]]), (telling.LARGEST, [[0, 1, 2]])):
+            monkeypatch.setattr(telling, "LARGEST", largest)
+            told = [view async for view in client.views(runner.id, detail=True)]
+            assert [[entry.version for entry in view.history] for view in told] == views

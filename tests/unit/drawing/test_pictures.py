@@ -92,7 +92,7 @@ def test_a_thinned_picture_says_so() -> None:
     )
     many = [Series(f"site-{at}", long.points) for at in range(20)]
     picture = curves("Accuracy", many, ROUND, Axis("accuracy"))
-    assert "the mean of 50 points; the area goes from the lowest to the highest" in description(picture)
+    assert "the mean of 50 points. The grey area goes from the lowest to the highest" in description(picture)
     assert [each.get("class") for each in picture.iter("path")].count("band all") == 1
     assert len(html(picture)) < 40_000
 

@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from hansa.common.values.errors import NotFound
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import Effect
+from hansa.controller.jobs.views import model_of
 from tests.unit.engine.play import Play, dropped, endings
 
 
@@ -157,6 +159,17 @@ def test_test_data_alone_choose_nothing() -> None:
     assert play.machine.state.best is None
     assert not play.machine.ended
     assert "validation.fraction" in play.machine.warnings[0]
+
+
+def test_whoever_wants_the_best_by_test_data_reads_how_to_choose_one() -> None:
+    play = begun()
+    play.round()
+    report(play, play.tasks(Evaluate)["a"], Evaluation(n=10, loss_sum=1.0, split="test"))
+    assert model_of(play.machine, "last") == (1, "j1/v1")
+    with pytest.raises(NotFound, match=r"\{best: \{metric: loss\}\}` they also evaluate on validation data"):
+        model_of(play.machine, "best")
+    with pytest.raises(NotFound, match="version 0 of job j1 is not kept; kept: 1; `keep` in the job"):
+        model_of(play.machine, 0)
 
 
 def test_patience_runs_out_after_so_many_versions_that_are_no_better() -> None:

@@ -169,6 +169,10 @@ def test_the_strip_of_rounds_tells_late_updates_from_lost_ones() -> None:
     text = Reader(report(job([entry, version(2)]))).text
     assert "Cross: its update was lost. Empty frame: it missed the deadline." in text
     assert "Cross" not in Reader(report(job([version(1), version(2)]))).text
+    joined = Reader(report(job([version(at, ["north"], lost=lost) for at in range(1, 401)]))).text
+    assert "orange of those that were late" in joined
+    assert "Empty frame" not in joined
+    assert "grey area" not in joined  # it belongs to many curves, and the contributions are none
 
 
 def test_without_rounds_an_update_is_late_if_it_missed_more_than_a_turn() -> None:

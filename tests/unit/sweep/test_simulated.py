@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 import hansa
+from hansa.common.job.spec import JobSpec
+from hansa.simulation.prepare import prepare
+from hansa.simulation.run import Simulation
+from hansa.simulation.sweep.runners import SimulationRunner
 from tests.unit.sweep.samples import JOB
 
 SMALL: dict[str, Any] = {
@@ -53,6 +57,28 @@ def test_runs_of_one_seed_have_the_same_partition_first_model_and_draws(tmp_path
         assert second[0] == second[1] == second[2], "later draws do not depend on what is varied"
         assert len({report["history"][1]["digest"] for report in same}) == 2, "weights make a difference"
     assert one[0]["history"][0]["digest"] != other[0]["history"][0]["digest"]
+
+
+def test_a_run_that_was_interrupted_goes_on_from_its_save(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "run"
+    spec = JobSpec.model_validate(SMALL["base"] | {"pace": {"rounds": 2}, "train": {"epochs": 1}})
+    for each in (whole, folder):
+        each.mkdir()
+    killed = Simulation(prepare(spec, None, folder), folder)
+
+    def changed() -> None:
+        if killed.machine.state.version == 1:
+            killed.saves.save()
+            raise KeyboardInterrupt
+
+    killed.driver.tick = changed
+    with pytest.raises(KeyboardInterrupt):
+        killed.run()
+    runner = SimulationRunner(0, None)
+    report, expected = runner.run(spec, folder), runner.run(spec, whole)
+    assert report["job"] == killed.machine.job, "it is the same job"
+    assert [each["digest"] for each in report["history"]] == [each["digest"] for each in expected["history"]]
+    assert not (folder / "save").exists()
 
 
 def test_a_run_whose_app_fails_shows_why_and_the_others_go_on(tmp_path: Path) -> None:
