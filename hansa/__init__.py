@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from hansa.common.client.blocking import Client, Job
     from hansa.common.client.job import AsyncJob
     from hansa.common.data.examples import Examples, load_npz
+    from hansa.common.run.api import run
     from hansa.common.values.errors import HansaError, JobCancelled, JobFailed
     from hansa.common.values.history import VersionView
     from hansa.common.values.results import Evaluation
@@ -39,6 +40,7 @@ __all__ = [
     "VersionView",
     "__version__",
     "load_npz",
+    "run",
     "simulate",
     "sweep",
 ]
@@ -58,6 +60,7 @@ _HOMES = {
     "TrainingRun": "common.app",
     "VersionView": "common.values.history",
     "load_npz": "common.data.examples",
+    "run": "common.run.api",
     "simulate": "simulation.api",
     "sweep": "simulation.sweep.api",
 }

@@ -1,9 +1,8 @@
 """Where the results of simulations go."""
 
-import os
-import time
 from pathlib import Path
 
+from hansa.common.run.folder import new_run
 from hansa.common.values.errors import Taken
 
 SIMULATIONS = Path(".hansa/simulations")
@@ -11,7 +10,7 @@ SIMULATIONS = Path(".hansa/simulations")
 
 def new_folder(name: str) -> Path:
     """Return where the results of a simulation go if nobody says where."""
-    return SIMULATIONS / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    return new_run(name, SIMULATIONS)
 
 
 def require_new(folder: Path) -> None:

@@ -2,8 +2,6 @@
 
 import asyncio
 import math
-import os
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import click
 from hansa.common.job.file import load_job
 from hansa.common.run.central import central_name
 from hansa.common.run.federation import LocalFederation
+from hansa.common.run.folder import new_run
 from hansa.common.run.interruption import Interrupted
 from hansa.common.run.site_data import located, prepare_data
 from hansa.common.run.summary import print_summary, print_what_is_left
@@ -101,9 +100,7 @@ def run(
 
         require_device(device)
     name = central_name(spec) if central else spec.name
-    folder = (
-        out or Path(".hansa/runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
-    ).absolute()
+    folder = (out or new_run(name)).absolute()
     if (folder / "controller").exists():
         raise Taken(f"--out {folder}: it holds the results of another run; choose a new folder")
     data = prepare_data(located(spec, file), sites, folder, central)

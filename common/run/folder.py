@@ -1,5 +1,7 @@
 """What `hansa run` leaves in its folder: the report, the last model, and the job as it was run."""
 
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,16 @@ from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView
 
 MODEL = "model.safetensors"
+RUNS = Path(".hansa/runs")
 HEAD = """\
 # The job as it was run, with every default filled in. It is a job file: `hansa run` with it runs the job
 # again. `made_with` only says what it was run with.
 """
+
+
+def new_run(name: str, above: Path = RUNS) -> Path:
+    """Return where the results of a run go if nobody says where."""
+    return above / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
 
 
 async def keep_results(

@@ -6,7 +6,7 @@ The comparisons in examples/ and sweeps with `--processes` use it.
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,22 @@ def run_trial(
     job: Path, out: Path, changes: Mapping[str, object] | None = None, slow: Mapping[str, float] | None = None
 ) -> Report:
     """Run a job to its end, with changes by dotted path; its report, model and logs stay in `out`."""
-    words = [sys.executable, "-m", "hansa", "run", str(job), "--out", str(out), "--json"]
+    ended = run_process(job, out, changes, slow)
+    if ended["status"] != "completed":
+        raise HansaError(f"{job}: the federation did not complete: {ended['reason']}")
+    report: Report = json.loads((out / "report.json").read_text())
+    return report
+
+
+def run_process(
+    job: Path,
+    out: Path,
+    changes: Mapping[str, object] | None = None,
+    slow: Mapping[str, float] | None = None,
+    more: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Run `hansa run`, and return what it says of the job, which may have failed."""
+    words = [sys.executable, "-m", "hansa", "run", str(job), "--out", str(out), "--json", *more]
     for key, value in (changes or {}).items():
         words += ["--set", f"{key}={json.dumps(value)}"]  # JSON is YAML
     for site, factor in (slow or {}).items():
@@ -34,12 +49,12 @@ def run_trial(
         process.terminate()  # politely: it ends every process of the federation
         process.wait()
         raise
-    if process.returncode:
-        if output.startswith("{"):  # it ran; there may be warnings among the errors
-            raise HansaError(f"{job}: the federation did not complete: {json.loads(output).get('reason')}")
-        raise HansaError(errors.strip() or f"{job}: `hansa run` ended with code {process.returncode}")
-    report: Report = json.loads((out / "report.json").read_text())
-    return report
+    if output.startswith("{"):  # it ran; there may be warnings among the errors
+        ended: dict[str, Any] = json.loads(output)
+        return ended
+    raise HansaError(
+        errors.strip().removeprefix("hansa: ") or f"{job}: `hansa run` ended with code {process.returncode}"
+    )
 
 
 @dataclass(frozen=True)

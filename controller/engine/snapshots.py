@@ -10,7 +10,8 @@ from bisect import bisect_left
 from hansa.common.values.bounds import Value
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import Happening, JobState
-from hansa.controller.values.history import CHAPTER, History, Records
+from hansa.controller.values import history as histories
+from hansa.controller.values.history import History, Records
 from hansa.controller.values.snapshots import Snapshot
 
 
@@ -61,6 +62,6 @@ def restore(job: Job, snapshot: Snapshot, history: Records | None = None) -> Non
 
 def _chapter(state: JobState, number: int) -> Chapter:
     assert isinstance(state.history, History), "others keep their histories themselves"
-    first, end = number * CHAPTER, (number + 1) * CHAPTER
+    first, end = number * histories.CHAPTER, (number + 1) * histories.CHAPTER
     since, until = (bisect_left(state.chronicle, at, key=lambda entry: entry.newest) for at in (first, end))
     return Chapter(history=state.history.text(number), chronicle=state.chronicle[since:until])

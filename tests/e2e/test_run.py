@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from hansa import HansaError, run
 from hansa.common.app import load_app
 from hansa.common.data.examples import load_npz
 from hansa.common.data.holdout import split
@@ -67,6 +68,36 @@ def test_settings_of_another_federation_do_not_disturb_a_run(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert "listens on" in (tmp_path / "out" / "logs" / "controller.log").read_text()
     assert not Path(elsewhere).exists()
+
+
+BROKEN = """
+from torch import nn
+from hansa import App
+
+def loss(outputs, targets):
+    raise ValueError("no loss today")
+
+app = App(model=lambda: nn.Linear(64, 10), task="classification", classes=10, loss=loss)
+"""
+
+
+@pytest.mark.slow
+def test_a_federation_runs_from_python_and_a_job_that_fails_is_returned(tmp_path: Path) -> None:
+    small = {"pace.rounds": 2, "data.partition.labels": 5, "sites": {"min": 2}}
+    small["app"] = f"{ROOT / 'examples' / 'digits' / 'app.py'}:app"
+    done = run(DIGITS, sites=2, set=small, out=tmp_path / "done")
+    assert (done.status, done.view.version, done.folder) == ("completed", 2, tmp_path / "done")
+    assert done.rows[-1]["accuracy"] == done.metrics["accuracy"] == done.history[2].metrics["accuracy"]
+    assert done.state_dict()["0.weight"].shape == (64, 64)
+    (tmp_path / "app.py").write_text(BROKEN)
+    broken = small | {"app": f"{tmp_path / 'app.py'}:app"}
+    failed = run(DIGITS, sites=2, set=broken, out=tmp_path / "failed")
+    assert failed.status == "failed"
+    assert "no loss today" in failed.reason
+    with pytest.raises(HansaError, match=r"train\.epoch: unknown"):
+        run(DIGITS, set={"train.epoch": 2})
+    with pytest.raises(HansaError, match="it holds the results of another run"):
+        run(DIGITS, out=tmp_path / "done")
 
 
 def test_the_digits_example_reaches_its_accuracy_and_leaves_nothing_running(tmp_path: Path) -> None:
