@@ -24,8 +24,8 @@ def main() -> None:
     job, options = json.loads(sys.argv[1]), json.loads(sys.argv[2])
     wait_without_spinning()
     from hansa.simulation.options import Options
-    from hansa.simulation.prepare import prepare
     from hansa.simulation.run import Simulation
+    from hansa.simulation.sites.prepare import prepare
 
     moments: list[float] = []
     memory: dict[str, float] = {}

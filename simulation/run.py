@@ -23,26 +23,26 @@ from hansa.controller.jobs.views import Surroundings, history_views, job_view, m
 from hansa.controller.rulebook.compose import compose, composed_again
 from hansa.controller.rulebook.resolve import resolved, software
 from hansa.controller.work.bench import Bench
-from hansa.simulation.availability import Availability, availability_of
+from hansa.simulation.clock.availability import Availability, availability_of
+from hansa.simulation.clock.timing import Timing
 from hansa.simulation.crew.base import Crew
 from hansa.simulation.crew.blocks import received
 from hansa.simulation.crew.inline import Inline
 from hansa.simulation.crew.ray import ray_crew
 from hansa.simulation.crew.workers import Workers
-from hansa.simulation.data import TRAINING
-from hansa.simulation.desk import Desk
-from hansa.simulation.driver import Driver
-from hansa.simulation.history import Views
-from hansa.simulation.memories import Memories
-from hansa.simulation.models import StoredModels
+from hansa.simulation.engine.driver import Driver
+from hansa.simulation.engine.recording import read_recording
+from hansa.simulation.engine.replay import Replay
+from hansa.simulation.engine.submission import submitted
 from hansa.simulation.options import USUAL, Options
-from hansa.simulation.prepare import Prepared, prepare
-from hansa.simulation.recording import read_recording
-from hansa.simulation.replay import Replay
-from hansa.simulation.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
-from hansa.simulation.store import SharedStore
-from hansa.simulation.submission import submitted
-from hansa.simulation.timing import Timing
+from hansa.simulation.sites.data import TRAINING
+from hansa.simulation.sites.desk import Desk
+from hansa.simulation.sites.prepare import Prepared, prepare
+from hansa.simulation.storage.history import Views
+from hansa.simulation.storage.memories import Memories
+from hansa.simulation.storage.models import StoredModels
+from hansa.simulation.storage.saves import FORMAT, Beginning, Saves, read_beginning, read_saved, restore
+from hansa.simulation.storage.store import SharedStore
 
 MEMORY = 1 << 30  # bytes that the sums of merges may take
 THREADS = 1  # PyTorch's, as those of learners are by default, so that the bits are the same

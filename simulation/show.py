@@ -21,8 +21,8 @@ from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 from hansa.simulation.options import USUAL, Options
-from hansa.simulation.prepare import prepare
 from hansa.simulation.run import Simulation, resumed
+from hansa.simulation.sites.prepare import prepare
 
 PAUSE = 0.1  # seconds between two pictures of the live view
 SHARE = 20  # a picture is drawn only after this many times the seconds that the last one took

@@ -6,8 +6,8 @@ from typing import Any
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.views import JobView
 from hansa.simulation.options import USUAL, Options
-from hansa.simulation.prepare import prepare
 from hansa.simulation.run import Simulation
+from hansa.simulation.sites.prepare import prepare
 from tests import poisoned_app
 from tests.golden.fleet import SITES, version_of
 from tests.simulated import simulation

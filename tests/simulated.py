@@ -7,10 +7,10 @@ from typing import Any
 from hansa.common.app import load_app
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.views import JobView
-from hansa.simulation.data import FileForEach
 from hansa.simulation.options import Options
-from hansa.simulation.prepare import Prepared
 from hansa.simulation.run import Simulation
+from hansa.simulation.sites.data import FileForEach
+from hansa.simulation.sites.prepare import Prepared
 
 
 def simulation(

@@ -14,8 +14,8 @@ from hansa.common.values.ids import ModelKey
 from hansa.simulation.crew.alike import difference, other_data, software
 from hansa.simulation.crew.base import Outcome, Update
 from hansa.simulation.crew.blocks import Block, BlockModels, Fetched, received, sent
-from hansa.simulation.data import VirtualData
-from hansa.simulation.desk import Desk
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.sites.desk import Desk
 
 NOTHING = np.empty(0, np.uint8)
 Get = Callable[[Any], Any]  # from Ray's object store

@@ -11,7 +11,7 @@ from blake3 import blake3
 from hansa.common.app import load_app
 from hansa.common.site.source import source_of
 from hansa.common.values.errors import InvalidData
-from hansa.simulation.data import VirtualData
+from hansa.simulation.sites.data import VirtualData
 
 SHOWN = 12  # characters of a digest
 

@@ -10,8 +10,8 @@ from hansa.common.models.model import Arrays, Manifest
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.results import Evaluation, Failure, Profile, UpdateFacts
 from hansa.common.values.tasks import Task
-from hansa.simulation.memory import SiteMemory
-from hansa.simulation.slab import Slot
+from hansa.simulation.storage.memory import SiteMemory
+from hansa.simulation.storage.slab import Slot
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from hansa.common.values.ids import TaskId
 from hansa.common.values.results import Failure
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Paused, Update
 from hansa.simulation.crew.blocks import Block
-from hansa.simulation.slab import Slot
-from hansa.simulation.store import SharedStore
+from hansa.simulation.storage.slab import Slot
+from hansa.simulation.storage.store import SharedStore
 
 log = logging.getLogger(__name__)
 

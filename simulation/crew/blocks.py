@@ -12,7 +12,7 @@ from hansa.common.models.model import Manifest, ModelSpec
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.controller.storage.stores import StoredModel
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
-from hansa.simulation.slab import Slab, Slot, View
+from hansa.simulation.storage.slab import Slab, Slot, View
 
 Memory = memoryview | bytes | np.ndarray
 Fetched = tuple[Manifest, Memory]

@@ -6,7 +6,7 @@ from itertools import islice
 from hansa.common.values.ids import TaskId
 from hansa.simulation.batched.agreement import WIDTHS
 from hansa.simulation.crew.base import Assignment, Crew, Outcome
-from hansa.simulation.desk import Desk
+from hansa.simulation.sites.desk import Desk
 
 
 class Inline(Crew):

@@ -19,8 +19,8 @@ from hansa.simulation.crew.base import Assignment, Outcome, Update
 from hansa.simulation.crew.block_crew import BlockCrew, Worker
 from hansa.simulation.crew.blocks import Block, placed, sent, whole_payload
 from hansa.simulation.crew.cluster import Cluster
-from hansa.simulation.data import VirtualData
-from hansa.simulation.store import SharedStore
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.storage.store import SharedStore
 
 PATIENCE = 120  # seconds until the first actor must be ready
 LOW_MEMORY = "running low on memory"  # Ray's words

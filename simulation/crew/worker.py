@@ -12,8 +12,8 @@ from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.values.errors import reason
 from hansa.common.values.ids import ModelKey
 from hansa.simulation.crew.blocks import Block, BlockModels, Done, Fetched, Ready, placed, received, sent
-from hansa.simulation.desk import Desk
-from hansa.simulation.slab import View
+from hansa.simulation.sites.desk import Desk
+from hansa.simulation.storage.slab import View
 
 
 def work(pipe: Connection, make: bytes, slab: str, folder: str) -> None:

@@ -15,15 +15,15 @@ from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import ModelKey, TaskId
 from hansa.common.values.tasks import Train
 from hansa.simulation.batched.agreement import wanted
+from hansa.simulation.clock.traffic import UpdateSizes
 from hansa.simulation.crew.base import Assignment
 from hansa.simulation.crew.block_crew import BlockCrew, Worker
 from hansa.simulation.crew.blocks import Block, Done, Ready, Reference, received, sent, whole_payload
 from hansa.simulation.crew.worker import work
-from hansa.simulation.data import VirtualData
-from hansa.simulation.desk import Desk
-from hansa.simulation.slab import Slot
-from hansa.simulation.store import SharedStore, SlabModel
-from hansa.simulation.traffic import UpdateSizes
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.sites.desk import Desk
+from hansa.simulation.storage.slab import Slot
+from hansa.simulation.storage.store import SharedStore, SlabModel
 
 PRELOADED = ["hansa.simulation.crew.worker", "torch._dynamo"]
 

@@ -91,7 +91,7 @@ class SimulationRunner:
     def run(self, spec: JobSpec, folder: Path) -> Report:
         """Simulate a job, or go on with it; its data and models are removed when it has completed."""
         from hansa.simulation.run import simulate  # loads PyTorch
-        from hansa.simulation.saves import is_saved
+        from hansa.simulation.storage.saves import is_saved
 
         # The folder's name says what decides the result, so a save in it is one of this job.
         go_on = is_saved(folder)

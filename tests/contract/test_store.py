@@ -25,7 +25,7 @@ from hansa.controller.storage.stores.disk import DiskStore
 from hansa.controller.storage.stores.memory import MemoryStore
 from hansa.controller.storage.stores.recent import ROOM, RecentStore
 from hansa.controller.storage.stores.redis import RedisStore
-from hansa.simulation.store import SharedStore
+from hansa.simulation.storage.store import SharedStore
 from tests.unit.samples import keep, payload_of, spec_of, values
 
 SPEC = spec_of(

@@ -17,7 +17,9 @@ from tests.golden.fleet import SITES
 from tests.waiting import until
 
 APP = f"{waiting_app.__file__}:app"
-SAVING = "from hansa.simulation import saves; saves.EVERY = 0; from hansa.common.cli import hansa; hansa()"
+SAVING = (
+    "from hansa.simulation.storage import saves; saves.EVERY = 0; from hansa.common.cli import hansa; hansa()"
+)
 
 
 class Scene:

@@ -9,8 +9,8 @@ from hansa.common.job.simulate import RandomAvailability
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import SiteName
 from hansa.common.values.views import JobView
-from hansa.simulation.agenda import SECOND
-from hansa.simulation.availability import Random, Span, availability_of, read_spans
+from hansa.simulation.clock.agenda import SECOND
+from hansa.simulation.clock.availability import Random, Span, availability_of, read_spans
 from tests.unit.simulation.test_clock import ASYNC, schedule, simulated
 
 NAMES = [SiteName(name) for name in ("a", "b", "c")]

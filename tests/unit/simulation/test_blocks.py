@@ -21,10 +21,10 @@ from hansa.simulation.batched import agreement
 from hansa.simulation.batched.blocks import ALONE, SPOT_CHECKS, TOGETHER
 from hansa.simulation.batched.plain import obstacle_in_app, obstacle_in_network, obstacle_in_task
 from hansa.simulation.crew.base import Assignment, Model, Models, Outcome, Update
-from hansa.simulation.data import FileForEach
-from hansa.simulation.desk import Desk
-from hansa.simulation.memory import SiteMemory
 from hansa.simulation.options import Options
+from hansa.simulation.sites.data import FileForEach
+from hansa.simulation.sites.desk import Desk
+from hansa.simulation.storage.memory import SiteMemory
 from tests.simulated import history, simulation
 from tests.unit.learner.test_partial_tasks import first_model
 from tests.unit.simulation import batched_app, clock_app

@@ -6,7 +6,7 @@ import pytest
 
 from hansa.common.values.documents import pieces, written
 from hansa.common.values.history import Update, Version
-from hansa.simulation.history import NEWEST, FiledHistory
+from hansa.simulation.storage.history import NEWEST, FiledHistory
 
 
 def record(version: int) -> Version:

@@ -11,7 +11,7 @@ from hansa.common.cli import hansa
 from hansa.common.values.errors import HansaError, InvalidData, Unreachable
 from hansa.simulation.crew.alike import difference, digests_of, other_data, software
 from hansa.simulation.crew.cluster import Cluster, require_ray
-from hansa.simulation.data import FileForEach
+from hansa.simulation.sites.data import FileForEach
 from tests.golden.fleet import PLAIN
 from tests.redis_server import free_port
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from hansa.common.values.errors import InvalidInput
-from hansa.simulation.memories import Memories
 from hansa.simulation.options import Options
 from hansa.simulation.run import Simulation, resumed
-from hansa.simulation.saves import FOLDER
+from hansa.simulation.storage.memories import Memories
+from hansa.simulation.storage.saves import FOLDER
 from tests.golden.fleet import TORCH
 from tests.simulated import history, simulation
 

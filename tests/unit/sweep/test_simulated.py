@@ -8,8 +8,8 @@ import pytest
 
 import hansa
 from hansa.common.job.spec import JobSpec
-from hansa.simulation.prepare import prepare
 from hansa.simulation.run import Simulation
+from hansa.simulation.sites.prepare import prepare
 from hansa.simulation.sweep.runners import SimulationRunner
 from tests.unit.sweep.samples import JOB
 

@@ -10,7 +10,7 @@ from hansa.common.values.errors import Broken, InvalidInput, NotFound
 from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.storage.stores import Draft, Store, StoredModel
 from hansa.controller.storage.stores.disk import DiskStore
-from hansa.simulation.slab import Slab, Slot
+from hansa.simulation.storage.slab import Slab, Slot
 
 
 class SlabModel(StoredModel):

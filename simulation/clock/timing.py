@@ -7,7 +7,7 @@ import numpy as np
 
 from hansa.common.job.simulate import SimulateSpec, SlowSpec
 from hansa.common.values.ids import SiteName
-from hansa.simulation.agenda import SECOND, nanoseconds
+from hansa.simulation.clock.agenda import SECOND, nanoseconds
 
 
 class Timing:

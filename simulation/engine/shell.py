@@ -20,10 +20,10 @@ from hansa.controller.engine.orders import Merged
 from hansa.controller.jobs.chores import Traffic
 from hansa.controller.work.bench import Bench
 from hansa.simulation.crew.base import Assignment, Crew, Outcome, Paused, Update
-from hansa.simulation.data import VirtualData
-from hansa.simulation.intake import Intake
-from hansa.simulation.memories import Memories
-from hansa.simulation.store import SharedStore
+from hansa.simulation.engine.intake import Intake
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.storage.memories import Memories
+from hansa.simulation.storage.store import SharedStore
 
 log = logging.getLogger(__name__)
 

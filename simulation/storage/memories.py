@@ -5,7 +5,7 @@ from pathlib import Path
 
 from hansa.common.process.files import write_whole
 from hansa.simulation.crew.blocks import received, sent
-from hansa.simulation.memory import SiteMemory
+from hansa.simulation.storage.memory import SiteMemory
 
 
 class Memories:

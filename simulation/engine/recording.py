@@ -13,7 +13,7 @@ from hansa.controller.plugin.policies import Policy
 from hansa.controller.rulebook.compose import composed_again
 from hansa.controller.storage.backends import JOURNAL, recorded
 from hansa.controller.storage.journal import JobRecord
-from hansa.simulation.data import VirtualData
+from hansa.simulation.sites.data import VirtualData
 
 # What a controller is not told or writes itself, and what the recorded job says better than a job file.
 APART = {"name", "app", "data", "simulate", "operator", "made_with", "sites", "init", "reference"}

@@ -26,9 +26,9 @@ from hansa.learner.trainer import Trainer
 from hansa.simulation.batched.agreement import wanted
 from hansa.simulation.batched.blocks import Blocks
 from hansa.simulation.crew.base import Assignment, Models, Outcome, Update
-from hansa.simulation.data import TRAINING, VirtualData
-from hansa.simulation.memory import PERSONAL, SiteMemory, memory_after
-from hansa.simulation.pausing import Pauses, Pulse, Report
+from hansa.simulation.sites.data import TRAINING, VirtualData
+from hansa.simulation.sites.pausing import Pauses, Pulse, Report
+from hansa.simulation.storage.memory import PERSONAL, SiteMemory, memory_after
 
 SITES = 1024  # whose data stay in memory as tensors
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from hansa.common.site.rehearsal import rehearse
 from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import suggestion
-from hansa.simulation.data import TEST, TRAINING, FileForEach, RowsOfASet, VirtualData
+from hansa.simulation.sites.data import TEST, TRAINING, FileForEach, RowsOfASet, VirtualData
 
 
 @dataclass(frozen=True)

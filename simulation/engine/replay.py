@@ -16,10 +16,10 @@ from hansa.controller.engine.machine import Machine
 from hansa.controller.engine.orders import Merged
 from hansa.controller.work.bench import Bench
 from hansa.simulation.crew.base import Crew, Update
-from hansa.simulation.data import VirtualData
-from hansa.simulation.recording import Recording
-from hansa.simulation.shell import Shell
-from hansa.simulation.store import SharedStore
+from hansa.simulation.engine.recording import Recording
+from hansa.simulation.engine.shell import Shell
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.storage.store import SharedStore
 
 Result = ev.UpdateArrived | ev.ModelDescribed | ev.Reported | ev.Surveyed | ev.Probed
 

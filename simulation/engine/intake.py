@@ -19,8 +19,8 @@ from hansa.controller.transfers.wanted import Encoded, wanted_update
 from hansa.controller.work.bench import Bench
 from hansa.controller.work.decode import decode
 from hansa.simulation.crew.base import Update
-from hansa.simulation.slab import Slot
-from hansa.simulation.store import SharedStore
+from hansa.simulation.storage.slab import Slot
+from hansa.simulation.storage.store import SharedStore
 
 log = logging.getLogger(__name__)
 

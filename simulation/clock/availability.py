@@ -15,7 +15,7 @@ from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.ids import SiteName
 from hansa.common.values.words import suggestion
-from hansa.simulation.agenda import nanoseconds
+from hansa.simulation.clock.agenda import nanoseconds
 
 COLUMNS = ("site", "from", "to")
 NEVER = 1 << 62  # later than all times

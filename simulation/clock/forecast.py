@@ -14,8 +14,8 @@ from hansa.common.values.ids import ModelKey
 from hansa.common.values.results import Evaluation
 from hansa.common.values.tasks import Evaluate, Task, Train
 from hansa.learner.plugins.selection import overrides
+from hansa.simulation.clock.traffic import UpdateSizes
 from hansa.simulation.crew.base import Outcome
-from hansa.simulation.traffic import UpdateSizes
 
 
 @dataclass(frozen=True)

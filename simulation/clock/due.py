@@ -2,11 +2,11 @@
 
 from hansa.common.values.results import Evaluation, Failure
 from hansa.common.values.tasks import Evaluate, Init, Train
-from hansa.simulation.agenda import Rank
+from hansa.simulation.clock.agenda import Rank
+from hansa.simulation.clock.forecast import Forecast
+from hansa.simulation.clock.timing import Timing
 from hansa.simulation.crew.base import Paused, Update
-from hansa.simulation.daemons import Stint
-from hansa.simulation.forecast import Forecast
-from hansa.simulation.timing import Timing
+from hansa.simulation.sites.daemons import Stint
 
 Moment = tuple[int, Rank]  # a time, and what comes first at that time
 

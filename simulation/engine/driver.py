@@ -20,18 +20,18 @@ from hansa.controller.fleet.sessions import role_of
 from hansa.controller.jobs.chores import Traffic
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.work.bench import Bench
-from hansa.simulation.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
-from hansa.simulation.availability import Availability, Span
+from hansa.simulation.clock.agenda import ABSENT, Agenda, Rank, nanoseconds, seconds
+from hansa.simulation.clock.availability import Availability, Span
+from hansa.simulation.clock.due import DueTimes
+from hansa.simulation.clock.forecast import Forecast, Known
+from hansa.simulation.clock.timing import Timing
+from hansa.simulation.clock.traffic import Downloads
 from hansa.simulation.crew.base import Assignment, Crew, Paused
-from hansa.simulation.daemons import Daemons, Stint
-from hansa.simulation.data import VirtualData
-from hansa.simulation.due import DueTimes
-from hansa.simulation.forecast import Forecast, Known
-from hansa.simulation.memory import SiteMemory
-from hansa.simulation.shell import Shell
-from hansa.simulation.store import SharedStore
-from hansa.simulation.timing import Timing
-from hansa.simulation.traffic import Downloads
+from hansa.simulation.engine.shell import Shell
+from hansa.simulation.sites.daemons import Daemons, Stint
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.storage.memory import SiteMemory
+from hansa.simulation.storage.store import SharedStore
 
 JOINING: tuple[ev.Role, ...] = ("evaluator", "learner")
 

@@ -28,9 +28,9 @@ from hansa.common.values.ids import JobId, ModelKey
 from hansa.controller.engine.machine import Machine
 from hansa.controller.values.snapshots import Snapshot
 from hansa.simulation.crew.blocks import received, sent
-from hansa.simulation.data import VirtualData
-from hansa.simulation.history import FiledHistory, SavedHistory
-from hansa.simulation.store import SharedStore
+from hansa.simulation.sites.data import VirtualData
+from hansa.simulation.storage.history import FiledHistory, SavedHistory
+from hansa.simulation.storage.store import SharedStore
 
 FOLDER, BEGINNING, STATE, MODELS, HISTORY = "save", "simulation", "state", "models", "history"
 EVERY = 60.0  # seconds between two saves

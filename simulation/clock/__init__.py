@@ -1,0 +1,1 @@
+"""Virtual time: what happens when, and how long training, transfers and absences take."""
