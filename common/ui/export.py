@@ -13,6 +13,7 @@ from hansa.common.values.errors import InvalidInput
 from hansa.common.values.views import JobView
 from hansa.common.values.words import counted
 
+STOPPED = "stopped; what has been exported is kept, and the same command exports the rest"
 KINDS = "csv:FILE, jsonl:FILE, tensorboard:DIR or mlflow:http://HOST:PORT"
 
 
@@ -30,7 +31,7 @@ def command(job_id: str, target: str, controller: Endpoint, follow: bool) -> Non
     """
     with _tracker(target) as tracker:
         watching = Watching(controller, job_id)
-        count, job = run_async(_export(controller, job_id, tracker, follow, watching), watching.farewell)
+        count, job = run_async(_export(controller, job_id, tracker, follow, watching), lambda: STOPPED)
     click.echo(f"{counted(count, 'version')} of job {job.job} ({job.name}) exported to {target}")
 
 
