@@ -7,11 +7,11 @@ import click
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.trackers.base import Tracker, exported
+from hansa.common.ui.job.watching import Watching
 from hansa.common.ui.options import controller_option, run_async
-from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 STOPPED = "stopped; what has been exported is kept, and the same command exports the rest"
 KINDS = "csv:FILE, jsonl:FILE, tensorboard:DIR or mlflow:http://HOST:PORT"
