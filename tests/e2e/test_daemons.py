@@ -36,7 +36,8 @@ def test_two_sites_train_and_the_model_loads_in_pytorch(scene: Site) -> None:
         "bytes_down",
     }
     keys |= {"metrics_version", "examples", "examples_total", "drawn", "test"}
-    keys |= {"warnings", "shortfalls", "resolved"}
+    keys |= {"warnings", "shortfalls", "resolved", "rule", "app", "unit", "rounds_asked", "submitted"}
+    keys |= {"evaluators", "keep", "kept", "best"}
     assert keys | {"history"} == set(shown)
     assert shown["metrics"]["accuracy"] > 0.9
     assert set(shown["metrics"]) == {"accuracy", "loss", "weighted_f1"}
