@@ -410,7 +410,7 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
             ("job", "watch", "j1"),
             ("job", "events", "j1"),
             ("job", "cancel", "j1"),
-            ("job", "delete", "j1"),
+            ("job", "delete", "--yes", "j1"),
             ("audit", "show", "--controller", f"127.0.0.1:{port}"),
             ("site", "logs", "a"),
             ("job", "model", "j1", "-o", "m.safetensors"),
