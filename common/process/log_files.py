@@ -40,7 +40,7 @@ def _opened(path: Path) -> TextIO:
 
 
 def follow(log: Path, count: int, pause: Callable[[float], object] = time.sleep) -> Iterator[str]:
-    """Yield the last lines of a log and what is appended, for ever; after a rotation, of the new file, too."""
+    """Yield the last lines of a log and what is appended, for ever, also over rotations."""
     file = _opened(log)
     try:
         yield "".join(f"{line}\n" for line in _last(log, file, count))

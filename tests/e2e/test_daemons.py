@@ -168,6 +168,7 @@ def test_training_code_that_raises_is_reported_with_site_and_reason(scene: Site)
     assert "a: RuntimeError: the scanner is on fire" in done.stdout
 
 
+@pytest.mark.slow
 def test_detached_daemons_start_report_and_stop(scene: Site) -> None:
     state = str(scene.folder / "state" / "detached")
     started = scene.cli("controller", "start", "--listen", "127.0.0.1:0", "--state", state, "--daemon")

@@ -202,6 +202,7 @@ async def run(*arguments: str, cwd: Path, **env: Any) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_what_sites_and_operators_write_into_any_field_prints_clean(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
