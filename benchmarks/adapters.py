@@ -13,7 +13,7 @@ from hansa.common.models.frames import seal
 from hansa.common.models.model import Manifest
 from hansa.common.rpc import codec
 from hansa.common.torch import networks
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 APP = Path(adapter_app.__file__)
 PROMISE = 1.01  # bytes up, as a multiple of the bytes of the tensors that must travel

@@ -24,7 +24,7 @@ from hansa.common.data.lazy import Origin, check_dataset
 from hansa.common.torch.data import Data, Tensors, to_tensors
 from hansa.common.torch.lazy import LazyData
 from hansa.common.values.ids import ModelKey
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
 from hansa.learner.training.loop import train
 

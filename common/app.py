@@ -22,8 +22,8 @@ from hansa.common.data.own import read_site
 from hansa.common.data.site_files import own_test_rows
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import HansaError, InvalidApp, InvalidData, Refused, one_line
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Evaluation
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.stated import OWN, Stated, TaskKind
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ COMMANDS = {
     "controller": ("hansa.controller.cli:controller", "Start, stop and inspect a controller."),
     "learner": ("hansa.learner.cli:learner", "Start, stop and inspect a site's learner."),
     "evaluator": ("hansa.evaluator.cli:evaluator", "Start, stop and inspect a site's evaluator."),
-    "job": ("hansa.common.ui.jobs:job", "Submit, watch, fetch, compare and verify jobs."),
+    "job": ("hansa.common.ui.job.command:job", "Submit, watch, fetch, compare and verify jobs."),
     "site": ("hansa.common.ui.sites:site", "Inspect the fleet."),
     "data": ("hansa.common.ui.data:data", "List data sets, split them across sites, describe partitions."),
     "audit": ("hansa.controller.audit.cli:audit", "Show and verify who did what on a controller."),
@@ -58,7 +58,7 @@ class LazyGroup(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Suggest the nearest commands if there is none of that name."""
         if args and args[0] not in COMMANDS:
-            from hansa.common.values.words import suggestion
+            from hansa.common.values.wording.words import suggestion
 
             ctx.fail(f"There is no command {args[0]!r}{suggestion(args[0], list(COMMANDS))}.")
         return super().resolve_command(ctx, args)

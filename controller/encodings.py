@@ -9,8 +9,8 @@ from hansa.common.encodings.topk import Share
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.arithmetic import Coordinatewise
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing

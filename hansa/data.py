@@ -5,7 +5,7 @@ from hansa.common.data.sources import load_source
 from hansa.common.data.standard import pooled, profile, standardised
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.results import Profile
-from hansa.common.values.training import Standard
+from hansa.common.values.settings.training import Standard
 
 __all__ = [
     "DataSpec",

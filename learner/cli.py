@@ -10,7 +10,7 @@ from hansa.common.torch.threads import wait_without_spinning
 from hansa.common.ui.options import Site, json_option, print_json, state_option
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.ids import JobId
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 
 def _daemon(*arguments: Any) -> Any:

@@ -8,7 +8,7 @@ from hansa.common.job.file import load_job
 from hansa.common.run.finished import Finished
 from hansa.common.run.site_data import located
 from hansa.common.torch.installed import require_torch
-from hansa.common.ui.layers import require_fitting_layers
+from hansa.common.ui.job.layers import require_fitting_layers
 from hansa.simulation.folders import new_folder, require_new
 
 

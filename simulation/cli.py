@@ -9,7 +9,7 @@ from hansa.common.job.file import load_job
 from hansa.common.run.site_data import located
 from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
-from hansa.common.ui.job_documents import exit_code, outcome
+from hansa.common.ui.job.job_documents import exit_code, outcome
 from hansa.common.ui.options import Size, print_json
 from hansa.common.values.bounds import SITES
 from hansa.common.values.errors import InvalidInput, InvalidJob
@@ -156,7 +156,7 @@ def _simulate(
     folder = (out or new_folder(spec.name)).absolute()
     require_new(folder)
     # PyTorch takes a second to load, and help does not need it.
-    from hansa.common.ui.layers import require_fitting_layers
+    from hansa.common.ui.job.layers import require_fitting_layers
     from hansa.simulation.show import run_and_show
 
     require_fitting_layers(spec, file)

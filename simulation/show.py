@@ -15,11 +15,11 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.report.material import PAGE, REPORT, RESOLVED
 from hansa.common.run.folder import MODEL
 from hansa.common.run.summary import print_best, quality, quality_at_test_sites
-from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
-from hansa.common.ui.live import show_live
-from hansa.common.values.sizes import amount
+from hansa.common.ui.job.job_warnings import warn, warn_of_shortfalls
+from hansa.common.ui.job.live import show_live
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted
 from hansa.simulation.options import USUAL, Options
 from hansa.simulation.run import Simulation, resumed
 from hansa.simulation.sites.prepare import prepare

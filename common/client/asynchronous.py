@@ -17,7 +17,7 @@ from hansa.common.rpc.errors import translated
 from hansa.common.values.errors import Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import AuditView, DaemonView, EventView, JobView, LogView, StatusView
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.protos import operator_pb2 as operator
 
 AGAIN = 60.0  # seconds in which a submission with a key is sent again

@@ -73,6 +73,10 @@ class Job:
         """Cancel the job; its last community model is kept."""
         return self._client.run(self._job.cancel())
 
+    def delete(self) -> None:
+        """Delete the job, which must have ended, with its models and its journal."""
+        self._client.run(self._job.delete())
+
     def model(self, version: int | str = "last") -> Downloaded:
         """Download a community model: `best`, `last` or a number."""
         return self._client.run(self._job.model(version))

@@ -14,7 +14,7 @@ from hansa.common.rpc.methods import Stub
 from hansa.common.values.errors import Broken, InvalidInput, Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import EventView, JobView
-from hansa.common.values.words import cleaned
+from hansa.common.values.wording.words import cleaned
 from hansa.protos import operator_pb2 as operator
 
 if TYPE_CHECKING:

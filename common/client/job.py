@@ -85,6 +85,10 @@ class AsyncJob:
         self.view = await self._client.cancel(self.id)
         return self.view
 
+    async def delete(self) -> None:
+        """Delete the job, which must have ended, with its models and its journal."""
+        await self._client.delete(self.id)
+
     async def model(self, version: int | str = "last") -> Downloaded:
         """Download a community model: `best`, `last` or a number."""
         return await self._client.model(self.id, version)

@@ -13,7 +13,7 @@ from hansa.common.models.frames import cut
 from hansa.common.rpc import codec
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import submission_key
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.protos import operator_pb2 as operator
 
 Source = str | Path | Mapping[str, Any] | JobSpec

@@ -13,7 +13,7 @@ from hansa.common.data.site_files import Split
 from hansa.common.job.spec import HoldoutSpec, JobSpec, SitesSpec
 from hansa.common.plugins.registry import fill, rules
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 T = TypeVar("T")
 POOLED, BY_SITE = "pooled", "by-site"  # kinds of evaluation plans

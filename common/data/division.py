@@ -16,7 +16,7 @@ from hansa.common.data.sources import read_source
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.ids import SiteName
-from hansa.common.values.training import ValidationSpec
+from hansa.common.values.settings.training import ValidationSpec
 
 SITES = 5  # if neither the job nor the operator says how many
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hansa.common.values.errors import InvalidData, one_line
 from hansa.common.values.stated import TaskKind
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 ALL: Final = "all"  # the split that has every row of a site
 

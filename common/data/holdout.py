@@ -10,8 +10,8 @@ from hansa.common.data.lazy import AnyExamples
 from hansa.common.data.standard import E, settled, standardised
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import ValidationSpec
 
 
 def split(

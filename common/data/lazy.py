@@ -16,7 +16,7 @@ import numpy as np
 
 from hansa.common.data.examples import Examples, Schema, check_labels
 from hansa.common.values.errors import HansaError, InvalidData, Refused, one_line
-from hansa.common.values.training import Standard
+from hansa.common.values.settings.training import Standard
 
 TARGETS = "targets"  # the attribute of a Dataset with the label of every example, as torchvision has it
 

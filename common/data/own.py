@@ -15,7 +15,7 @@ from hansa.common.data.examples import ALL, Examples, Schema, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers import images, tables
 from hansa.common.values.errors import InvalidData, InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 ENDINGS = (".npz", ".csv", ".csv.gz", ".parquet")
 FORMS = "an .npz, .csv, .csv.gz or .parquet file, or a folder of images"

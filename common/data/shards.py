@@ -17,7 +17,7 @@ from hansa.common.data.partition.folds import Fold, folds
 from hansa.common.data.partition.metis import Metis, placement
 from hansa.common.job.spec import DataSpec
 from hansa.common.values.errors import InvalidData, InvalidInput, Taken
-from hansa.common.values.words import in_order, plain
+from hansa.common.values.wording.words import in_order, plain
 
 RECORD, TEST = "partition.json", "test.npz"
 POOLED = "central"  # the name of the one site that holds everything

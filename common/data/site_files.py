@@ -10,7 +10,7 @@ from hansa.common.data.examples import Examples, Schema, check_examples
 from hansa.common.data.lazy import AnyExamples, LazyExamples, same_examples
 from hansa.common.data.own import read_site
 from hansa.common.values.errors import HansaError, InvalidData, InvalidInput
-from hansa.common.values.words import in_order
+from hansa.common.values.wording.words import in_order
 
 # What an evaluator evaluates on: test rows, the validation part of the training rows, or every row.
 Split = Literal["test", "validation", "all"]

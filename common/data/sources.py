@@ -13,7 +13,7 @@ from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.own import ENDINGS, FORMS, ending, read_own
 from hansa.common.data.readers import cifar, covertype, heart, idx, shakespeare
 from hansa.common.values.errors import InvalidInput, NotFound
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 ROOT = "HANSA_DATA"
 

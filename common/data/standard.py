@@ -14,7 +14,7 @@ from hansa.common.data.lazy import AnyExamples, LazyExamples, tables
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile
-from hansa.common.values.training import Standard
+from hansa.common.values.settings.training import Standard
 
 E = TypeVar("E", bound=AnyExamples)
 CHUNK = 1 << 22  # numbers that are processed together

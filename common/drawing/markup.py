@@ -10,7 +10,7 @@ from copy import copy
 from typing import TypeAlias
 from xml.etree.ElementTree import Element, tostring
 
-from hansa.common.values.words import WITHIN_LINES
+from hansa.common.values.wording.words import WITHIN_LINES
 
 Child: TypeAlias = "Element | str | int | float | Iterable[Child] | None"
 Attribute: TypeAlias = str | float | bool | None

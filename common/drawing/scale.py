@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from hansa.common.values.sizes import amount
+from hansa.common.values.wording.sizes import amount
 
 Form = Callable[[float], str]
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)

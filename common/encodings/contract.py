@@ -18,7 +18,7 @@ from hansa.common.job.check import described
 from hansa.common.plugins.registry import ENCODING, Plugin, contract, kinds, not_loaded
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Refused, Unequipped
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 
 # Returns the numbers start … stop-1 of a piece, by its name, as a flat array.
 Read = Callable[[str, int, int], np.ndarray]

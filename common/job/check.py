@@ -13,7 +13,7 @@ from hansa.common.values.bounds import Value
 from hansa.common.values.documents import excess
 from hansa.common.values.errors import InvalidJob, one_line
 from hansa.common.values.resolved import MADE_WITH
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 REQUIRED = "is required"
 Lines = Mapping[FieldPath, int]  # the line of each field

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins import registry
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 GROUP = "hansa.rulebook"
 

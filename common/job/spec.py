@@ -14,9 +14,9 @@ from hansa.common.job.training import TrainSpec
 from hansa.common.plugins.registry import POINTS
 from hansa.common.values.bounds import SECONDS, SITES, TEXT, Value
 from hansa.common.values.ids import NAME
-from hansa.common.values.keep import KeepSpec, StopSpec
 from hansa.common.values.resolved import Software
-from hansa.common.values.training import SurveySpec, ValidationSpec
+from hansa.common.values.settings.keep import KeepSpec, StopSpec
+from hansa.common.values.settings.training import SurveySpec, ValidationSpec
 
 PartSpec = Mapping[str, Any]
 FieldPath = tuple[Any, ...]

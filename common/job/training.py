@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from hansa.common.values.bounds import BATCH, BATCHES, EPOCHS, ROUNDS, SECONDS, Value
-from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec, ScheduleSpec
 
 
 class GroupSpec(Value):

@@ -17,7 +17,7 @@ from blake3 import blake3
 from hansa.common.values.digests import joined
 from hansa.common.values.errors import Rejected
 from hansa.common.values.ids import odd_tensor
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 MAX_TENSORS = 100_000
 MAX_BYTES = 1 << 42  # 4 TiB: far more than any model, far below overflow

@@ -14,8 +14,8 @@ from blake3 import blake3
 
 from hansa.common.models.model import Arrays, ModelSpec, Role, TensorInfo
 from hansa.common.values.errors import InvalidApp
-from hansa.common.values.training import Travel
-from hansa.common.values.words import listed
+from hansa.common.values.settings.training import Travel
+from hansa.common.values.wording.words import listed
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from logging.handlers import RotatingFileHandler
 
 from hansa.common.values.documents import escaped
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import CONTROL
+from hansa.common.values.wording.words import CONTROL
 
 SIZE, KEPT = 10 << 20, 5
 

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 PLACES = (Path("hansa.toml"), Path("~/.config/hansa/hansa.toml"))
 GROUPS = {

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from hansa.common.values.words import WITHIN_LINES
+from hansa.common.values.wording.words import WITHIN_LINES
 
 
 class Cleaned:

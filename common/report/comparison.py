@@ -15,8 +15,8 @@ from hansa.common.report.material import measured
 from hansa.common.report.overview import duration, metrics_in_order
 from hansa.common.report.progress import metric_axis, titled
 from hansa.common.values.documents import escaped
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
+from hansa.common.values.wording.sizes import amount
 
 METRICS = 4  # that have pictures
 IDENTITY = {"name"}  # settings that say nothing about what was trained

@@ -5,9 +5,9 @@ from xml.etree.ElementTree import Element
 
 from hansa.common.report.layout import Section, notice, table
 from hansa.common.values.history import VersionView
-from hansa.common.values.remarks import shortfall_line
 from hansa.common.values.views import JobView
-from hansa.common.values.words import by_reason, counted
+from hansa.common.values.wording.remarks import shortfall_line
+from hansa.common.values.wording.words import by_reason, counted
 
 NAMED = 12  # sites that contributed little with a line each
 

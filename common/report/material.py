@@ -10,9 +10,9 @@ from pydantic import JsonValue
 
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import VersionView
-from hansa.common.values.remarks import shortfall_lines
 from hansa.common.values.views import JobView
-from hansa.common.values.words import cleaned, in_order
+from hansa.common.values.wording.remarks import shortfall_lines
+from hansa.common.values.wording.words import cleaned, in_order
 
 REPORT, RESOLVED, PAGE = "report.json", "job.resolved.yaml", "report.html"
 OF_JOB, OF_VERSION = tuple(JobView.model_fields), tuple(VersionView.model_fields)

@@ -9,10 +9,10 @@ from hansa.common.drawing.sparkline import sparkline
 from hansa.common.report.layout import tile
 from hansa.common.report.material import Material, measured, sites_of
 from hansa.common.values.history import Findings
-from hansa.common.values.remarks import metrics_missing
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, share_of
+from hansa.common.values.wording.remarks import metrics_missing
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted, share_of
 
 WORDS = (
     "no",

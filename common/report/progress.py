@@ -12,7 +12,7 @@ from hansa.common.report.material import measured
 from hansa.common.report.overview import metrics_in_order
 from hansa.common.values.history import Findings, Update, VersionView
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, in_order
+from hansa.common.values.wording.words import counted, in_order
 
 METRICS = 6  # that have a picture
 BY_SITE = 4  # likewise, by site

@@ -18,10 +18,10 @@ from hansa.common.report.material import in_rounds, sites_of
 from hansa.common.report.overview import duration
 from hansa.common.report.progress import axis_of
 from hansa.common.values.history import Update, VersionView
-from hansa.common.values.remarks import LATE
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, in_order
+from hansa.common.values.wording.remarks import LATE
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted, in_order
 
 STRIP = 120  # sites in the strip of rounds
 BARS = 30  # sites with a bar

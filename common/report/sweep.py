@@ -22,7 +22,7 @@ from hansa.common.report.material import PAGE
 from hansa.common.report.overview import duration
 from hansa.common.report.progress import titled
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import cleaned, counted
+from hansa.common.values.wording.words import cleaned, counted
 
 SWEEP = "sweep.json"
 AXES = {"round": Axis("round", whole=True), "bytes": Axis("bytes sent, up and down", BYTES.form, zero=True)}

@@ -19,7 +19,7 @@ from hansa.common.values.ids import (
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
 from hansa.common.values.stated import TASKS, Stated
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 

@@ -15,15 +15,15 @@ from hansa.common.values.ids import (
     odd_tensor,
     site_name,
 )
-from hansa.common.values.optimizers import ALWAYS, OptimizerSpec, ScheduleSpec
-from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import (
+from hansa.common.values.settings.optimizers import ALWAYS, OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.training import (
     AuxiliarySpec,
     LocalPluginSpec,
     Standard,
     Travel,
     ValidationSpec,
 )
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
 from hansa.protos import fleet_pb2 as fleet
 
 

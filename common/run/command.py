@@ -15,8 +15,8 @@ from hansa.common.run.interruption import Interrupted
 from hansa.common.run.site_data import located, prepare_data
 from hansa.common.run.summary import print_summary, print_what_is_left
 from hansa.common.torch.installed import require_torch
-from hansa.common.ui.job_documents import exit_code, outcome
-from hansa.common.ui.job_warnings import warn_of_shortfalls
+from hansa.common.ui.job.job_documents import exit_code, outcome
+from hansa.common.ui.job.job_warnings import warn_of_shortfalls
 from hansa.common.ui.options import print_json
 from hansa.common.values.errors import HansaError, InvalidInput, InvalidJob, Taken
 
@@ -85,7 +85,9 @@ def run(
     Ctrl-C cancels the job and keeps its results so far; a second Ctrl-C ends everything at once.
     """
     require_torch("hansa run")
-    from hansa.common.ui.layers import require_fitting_layers  # slow to load, and not needed to print help
+    from hansa.common.ui.job.layers import (
+        require_fitting_layers,  # slow to load, and not needed to print help
+    )
 
     spec = load_job(file, changes, here=True)
     if spec.data is None:

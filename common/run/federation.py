@@ -13,11 +13,11 @@ from hansa.common.run.folder import keep_resolved, keep_results
 from hansa.common.run.interruption import Interruption
 from hansa.common.run.processes import Processes
 from hansa.common.run.site_data import SiteData
-from hansa.common.ui.job_warnings import warn
-from hansa.common.ui.live import show_live
+from hansa.common.ui.job.job_warnings import warn
+from hansa.common.ui.job.live import show_live
 from hansa.common.values.errors import InvalidInput, Refused
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, suggestion
+from hansa.common.values.wording.words import counted, suggestion
 
 PATIENCE, PAUSE = 30.0, 0.05  # seconds to wait for evaluators, and between two looks
 

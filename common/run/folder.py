@@ -12,7 +12,7 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.report.job import job_page
 from hansa.common.report.material import PAGE, REPORT, RESOLVED, material_of
-from hansa.common.ui.job_documents import details, without_history
+from hansa.common.ui.job.job_documents import details, without_history
 from hansa.common.values.documents import pieces
 from hansa.common.values.resolved import MADE_WITH
 from hansa.common.values.views import JobView

@@ -15,10 +15,10 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.report.material import PAGE, REPORT, RESOLVED
 from hansa.common.run.folder import MODEL, model_file
 from hansa.common.values.history import Findings
-from hansa.common.values.remarks import metrics_missing
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, in_order, listed, share_of
+from hansa.common.values.wording.remarks import metrics_missing
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted, in_order, listed, share_of
 
 if TYPE_CHECKING:
     from hansa.common.data.site_files import Split

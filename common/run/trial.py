@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from hansa.common.values.errors import HansaError
 from hansa.common.values.results import OWN
-from hansa.common.values.words import in_order
+from hansa.common.values.wording.words import in_order
 
 Report = dict[str, Any]  # the contents of report.json
 

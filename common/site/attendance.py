@@ -19,7 +19,7 @@ from hansa.common.values.errors import Forbidden, HansaError, Unoffered, Unprove
 from hansa.common.values.ids import NAME, PROTOCOL, JobId, TaskId, new_instance
 from hansa.common.values.results import Failure, Progress
 from hansa.common.values.tasks import Task
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from hansa.common.ui.options import (
 )
 from hansa.common.values.errors import HansaError, InvalidData
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 if TYPE_CHECKING:
     from hansa.common.site.daemon import SiteDaemon, SiteOptions

@@ -8,7 +8,7 @@ import logging
 import re
 from collections import deque
 
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 KEPT = 1000  # lines
 LINE, ALL = (

@@ -19,8 +19,8 @@ from hansa.common.job.check import describe
 from hansa.common.methods.ditto import DITTO
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
-from hansa.common.values.sizes import parse_size, size_text
 from hansa.common.values.tasks import Task, Train
+from hansa.common.values.wording.sizes import parse_size, size_text
 
 Size = Annotated[int, BeforeValidator(lambda size: parse_size(size) if isinstance(size, str) else size)]
 

@@ -14,7 +14,7 @@ from hansa.common.site.source import Source, Stamp, source_of, stamp_of
 from hansa.common.values.bounds import TEXT
 from hansa.common.values.errors import HansaError, InvalidApp
 from hansa.common.values.stated import short
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.protos import fleet_pb2 as fleet
 
 log = logging.getLogger(__name__)

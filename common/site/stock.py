@@ -7,8 +7,8 @@ from hansa.common.data.lazy import AnyExamples
 from hansa.common.torch import networks
 from hansa.common.torch.resident import WHOLE, Resident, resident_of
 from hansa.common.values.ids import JobId
+from hansa.common.values.settings.training import Travel
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import Travel
 
 KEPT = 4  # jobs whose model and data stay in memory
 

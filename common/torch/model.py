@@ -10,7 +10,7 @@ from hansa.common.models.frames import Layout, allocate, views
 from hansa.common.models.model import DTYPES, FLOATS, ModelSpec, Role, TensorInfo
 from hansa.common.torch.layers import layers_of, normalises
 from hansa.common.values.errors import InvalidApp
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 
 def spec_of(module: nn.Module) -> ModelSpec:

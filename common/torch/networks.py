@@ -12,7 +12,7 @@ from hansa.common.models.travel import TensorSets, tensor_sets
 from hansa.common.values.errors import InvalidApp
 from hansa.common.values.ids import odd_tensor
 from hansa.common.values.results import Anatomy
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 
 def build(app: App, seed: int, device: str) -> Any:

@@ -15,7 +15,7 @@ from hansa.common.data.lazy import LazyExamples, Origin, read_rows
 from hansa.common.torch.data import Batch
 from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.errors import HansaError, InvalidData, Refused, one_line
-from hansa.common.values.training import Standard
+from hansa.common.values.settings.training import Standard
 
 log = logging.getLogger(__name__)
 TARGETS = ("labels", "label", "targets", "target", "y")  # their key in a dictionary

@@ -10,8 +10,8 @@ from hansa.common.models.model import ModelSpec
 from hansa.common.models.travel import TensorSets, digest_of
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, Unfit
+from hansa.common.values.settings.training import Travel
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import Travel
 
 
 @dataclass(frozen=True)

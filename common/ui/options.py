@@ -15,8 +15,8 @@ from hansa.common.rpc.channel import DEFAULT_CONTROLLER, Endpoint, parse_address
 from hansa.common.values.documents import written
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import site_name
-from hansa.common.values.sizes import parse_size
-from hansa.common.values.words import CONTROL
+from hansa.common.values.wording.sizes import parse_size
+from hansa.common.values.wording.words import CONTROL
 
 LONGEST = 1e9  # seconds that a clock can be set to, as in job files
 T = TypeVar("T")

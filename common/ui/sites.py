@@ -5,7 +5,7 @@ import click
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import Site, controller_option, json_option, print_json, print_table, run_async
 from hansa.common.values.views import DaemonView, LogView
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 
 @click.group()

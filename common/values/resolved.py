@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from hansa.common.values.bounds import Value
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 # The section of a resolved job file that is for information only; it is ignored when the file is run again.
 MADE_WITH = "made_with"

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 from pydantic import Field
 
 from hansa.common.values.bounds import Value
-from hansa.common.values.words import counted, in_order, listed
+from hansa.common.values.wording.words import counted, in_order, listed
 
 TaskKind = Literal["classification", "multilabel", "regression"]
 OWN = "own"  # the task of an app with its own train and evaluate functions

@@ -21,8 +21,8 @@ from hansa.common.values.bounds import (
     Value,
 )
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
-from hansa.common.values.training import (
+from hansa.common.values.settings.optimizers import OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.training import (
     AuxiliarySpec,
     LocalPluginSpec,
     Standard,

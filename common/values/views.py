@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.history import Findings, Number, VersionView
-from hansa.common.values.keep import KeepSpec
 from hansa.common.values.resolved import Resolved
+from hansa.common.values.settings.keep import KeepSpec
 
 
 class SiteProgress(Value):

@@ -5,7 +5,7 @@ from hansa.common.rpc import codec
 from hansa.common.values.bounds import MOST_NAMED, TEXT
 from hansa.common.values.errors import InvalidInput, Refused, TooLarge
 from hansa.common.values.ids import PROTOCOL, TaskId, identifier, site_name
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.controller.api.messages import parsed
 from hansa.controller.fleet.sessions import AppState, DaemonRole, Session
 from hansa.protos import fleet_pb2 as fleet

@@ -24,7 +24,7 @@ from hansa.common.values.errors import (
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId, job_of
 from hansa.common.values.results import Evaluation, Failure, Profile
 from hansa.common.values.tasks import Task
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.controller.api.enrolment import enrolled
 from hansa.controller.api.limits import LARGEST_MODEL, require_size
 from hansa.controller.api.messages import header_of, parsed

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from hansa.common.job.check import located, problems
 from hansa.common.rpc.decoding import Decoder
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 T = TypeVar("T")
 SHOWN = 3  # faults of an invalid message that are named

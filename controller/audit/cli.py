@@ -23,7 +23,7 @@ from hansa.common.ui.options import (
 from hansa.common.values.documents import escaped
 from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.views import AuditView
-from hansa.common.values.words import CONTROL
+from hansa.common.values.wording.words import CONTROL
 from hansa.controller.audit.check import check_records
 from hansa.controller.audit.records import read_records
 from hansa.controller.storage.backends import recorded

@@ -20,7 +20,7 @@ from typing import Literal
 from hansa.common.process.clock import Clock
 from hansa.common.values.errors import Broken, InvalidInput, reason
 from hansa.common.values.ids import JobId
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.controller.audit.records import LOG, AuditRecord, What
 from hansa.controller.storage.journal import Entry, Journal
 from hansa.controller.values.snapshots import Snapshot

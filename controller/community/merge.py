@@ -23,7 +23,7 @@ from hansa.common.models.auxiliary import with_auxiliary
 from hansa.common.models.frames import FRAME, Sealer, numbers
 from hansa.common.models.model import ALIGN, DTYPES, Manifest, ModelSpec, Role, TensorInfo
 from hansa.common.plugins.calling import calling
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.community.accumulator import Accumulator
 from hansa.controller.community.additive import plan_merge, with_differences
 from hansa.controller.community.auxiliary import Beside, frames_beside, reframed

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from hansa.common.values.history import Findings, Version
 from hansa.common.values.ids import SiteName
-from hansa.common.values.remarks import LATE, LEFT
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.common.values.words import by_reason, counted, in_order, listed, plain, share_of
+from hansa.common.values.wording.remarks import LATE, LEFT
+from hansa.common.values.wording.words import by_reason, counted, in_order, listed, plain, share_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.handlers import evaluation, first_model
 from hansa.controller.engine.job import Job

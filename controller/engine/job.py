@@ -12,8 +12,8 @@ from hansa.common.values.errors import Stale
 from hansa.common.values.history import Version
 from hansa.common.values.ids import JobId, SiteName, TaskId, task_id
 from hansa.common.values.receipts import Receipt
+from hansa.common.values.settings.training import Standard
 from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Train
-from hansa.common.values.training import Standard
 from hansa.controller.engine.effects import SendTask, SetAlarm, StartOrder
 from hansa.controller.engine.index.changes import Changes
 from hansa.controller.engine.index.held_out import HeldOut

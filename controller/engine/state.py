@@ -10,9 +10,9 @@ from hansa.common.values.history import Account, Findings, Hop
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Evaluation, Profile
+from hansa.common.values.settings.training import Standard
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import Standard
 from hansa.controller.engine.orders import Examine, Merge, Order
 from hansa.controller.engine.subjects import Subject
 from hansa.controller.plugin.outline import Outline

@@ -10,7 +10,7 @@ from hansa.common.values.errors import InvalidInput, NotFound, Taken
 from hansa.common.values.ids import SiteName
 from hansa.common.values.stated import short
 from hansa.common.values.views import DaemonView, LogView
-from hansa.common.values.words import in_order, plain
+from hansa.common.values.wording.words import in_order, plain
 from hansa.controller.fleet.sessions import ROLES, AppState, DaemonRole, Session
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from hansa.common.values.ids import JobId, SiteName, TaskId
 from hansa.common.values.results import Progress
 from hansa.common.values.stated import Stated
 from hansa.common.values.tasks import Task
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 PATIENCE = 15.0  # seconds that a daemon may take to send the last lines of its log
 LINES, LINE = 1000, 500  # of its log: how many, and characters of each

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hansa.common.values.errors import NotFound, Stale
 from hansa.common.values.ids import JobId, TaskId
 from hansa.common.values.views import JobView
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.jobs.archive import LOADED, Archive, Summary
 from hansa.controller.jobs.runner import JobRunner
 

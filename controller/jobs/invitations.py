@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.accounts.apps import difference
 from hansa.controller.engine.state import JobState

@@ -9,7 +9,7 @@ from hansa.common.process import faults
 from hansa.common.process.clock import Clock, is_time
 from hansa.common.values.errors import Broken, InvalidJob, NotFound
 from hansa.common.values.ids import JobId
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.audit.records import digest_of
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.machine import Machine

@@ -13,7 +13,7 @@ from hansa.common.models.model import Manifest, check_manifest
 from hansa.common.models.travel import mismatches, tensor_sets
 from hansa.common.values.errors import InvalidJob, Refused, Rejected
 from hansa.common.values.ids import JobId, ModelKey, community_key, reference_key
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 from hansa.controller.jobs.sieve import Sieve
 from hansa.controller.storage.stores import Draft, Store
 from hansa.controller.work.distance import require_reference

@@ -9,12 +9,12 @@ from hansa.common.process.clock import iso
 from hansa.common.values.errors import NotFound
 from hansa.common.values.history import Findings, Version, VersionView, brief_findings
 from hansa.common.values.ids import ModelKey, SiteName, TaskId
-from hansa.common.values.metrics import USUAL
 from hansa.common.values.resolved import ModelOrigin, Resolved
 from hansa.common.values.results import Progress
+from hansa.common.values.settings.metrics import USUAL
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import EventView, JobView, Shortfall, SiteProgress, SurveyView
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.engine.accounts.participation import shortfalls
 from hansa.controller.engine.events import Role
 from hansa.controller.engine.machine import Machine

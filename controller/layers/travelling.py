@@ -9,8 +9,8 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import register
 from hansa.common.values.bounds import COLUMNS
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import Patterns, Travel
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import Patterns, Travel
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy

@@ -20,7 +20,7 @@ from hansa import __version__
 from hansa.common.rpc.channel import is_loopback, parse_address
 from hansa.common.rpc.tls import Credentials, ServerTls
 from hansa.common.values.errors import InvalidInput, Taken
-from hansa.common.values.metrics import USUAL
+from hansa.common.values.settings.metrics import USUAL
 from hansa.controller.audit.log import Audit
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.jobs.directory import Jobs

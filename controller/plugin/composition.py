@@ -13,7 +13,7 @@ from hansa.common.plugins.calling import calling
 from hansa.common.values.bounds import AUXILIARY
 from hansa.common.values.errors import PluginFailed
 from hansa.common.values.results import OWN
-from hansa.common.values.training import LocalPluginSpec, Travel
+from hansa.common.values.settings.training import LocalPluginSpec, Travel
 from hansa.controller.plugin.arithmetic import Additive, Aggregator, ServerUpdate
 from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.outline import Outline

@@ -27,9 +27,9 @@ from hansa.common.plugins.registry import Plugin, contract
 from hansa.common.values.errors import HansaError
 from hansa.common.values.history import Score
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Task
-from hansa.common.values.training import LocalPluginSpec
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 from hansa.controller.plugin.actions import Action
 from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.evidence import Evidence, Findings

@@ -6,8 +6,8 @@ from typing import ClassVar, Generic
 
 from hansa.common.plugins.registry import TRAIN, contract
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import Travel
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import Travel
 from hansa.controller.plugin.parts import Part, S
 from hansa.controller.plugin.view import Contribution, View
 

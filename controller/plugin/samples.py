@@ -3,10 +3,10 @@
 from typing import Any
 
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Evaluation, UpdateFacts
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.controller.plugin.view import Contribution, View
 
 SITES = tuple(SiteName(name) for name in "abcdefg")

@@ -14,7 +14,7 @@ from hansa.common.plugins.registry import POINTS, TRAIN, Rule
 from hansa.common.ui.options import json_option, print_json, print_table
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import NotFound
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 from hansa.controller.rulebook.compose import objections
 
 # Settings outside the parts of a rule that some rules refuse.

@@ -12,7 +12,7 @@ from hansa.common.plugins.packages import plugin_packages
 from hansa.common.plugins.registry import POINTS, TRAIN, Plugin, Rule, fill, kinds, rules
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.resolved import Software
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Duration
 from hansa.controller.rules.baselines.fedavg import ByExamples

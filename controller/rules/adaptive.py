@@ -17,9 +17,9 @@ from hansa.common.methods.adaptive import ADAPTIVE, Adaptive
 from hansa.common.plugins.registry import TRAIN, register
 from hansa.common.values.bounds import EPOCHS
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
-from hansa.common.values.words import in_order, listed, suggestion
+from hansa.common.values.wording.words import in_order, listed, suggestion
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Duration
 from hansa.controller.plugin.view import Contribution, View

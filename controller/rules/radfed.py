@@ -16,7 +16,7 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
 from hansa.controller.plugin.view import Contribution, View

@@ -8,7 +8,7 @@ from hansa.common.models.checkpoints import read_origin
 from hansa.common.ui.options import json_option, print_json, state_option
 from hansa.common.values.errors import HansaError, InvalidInput
 from hansa.common.values.ids import JobId
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.controller.engine.machine import Machine
 from hansa.controller.jobs.records import find_record
 from hansa.controller.storage.backends import recorded

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.markup import Child, tag
-from hansa.common.ui.versions import numbers
+from hansa.common.ui.job.versions import numbers
 from hansa.common.values.views import DaemonView, JobView
-from hansa.common.values.words import counted, listed
+from hansa.common.values.wording.words import counted, listed
 from hansa.dashboard.overview import Overview
 from hansa.dashboard.pages.layout import badge, bar, card, job_link, moment, ordered, span_of, table, tiles
 

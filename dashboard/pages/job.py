@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.markup import Child, tag
-from hansa.common.ui.versions import numbers, shares
+from hansa.common.ui.job.versions import numbers, shares
 from hansa.common.values.history import VersionView
-from hansa.common.values.remarks import metrics_missing, remarks, warning_lines
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import EventView, JobView, SiteProgress
-from hansa.common.values.words import share_of
+from hansa.common.values.wording.remarks import metrics_missing, remarks, warning_lines
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import share_of
 from hansa.dashboard.followed import FollowedJob
 from hansa.dashboard.pages.layout import badge, bar, moment, settings, span_of, table, tiles
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.markup import Child, tag
-from hansa.common.ui.versions import numbers
+from hansa.common.ui.job.versions import numbers
 from hansa.common.values.views import JobView
 from hansa.dashboard.pages.layout import badge, bar, job_link, moment, span_of, table
 

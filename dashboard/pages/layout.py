@@ -6,7 +6,7 @@ from datetime import datetime
 from xml.etree.ElementTree import Element
 
 from hansa.common.drawing.markup import Child, tag
-from hansa.common.values.words import in_order
+from hansa.common.values.wording.words import in_order
 
 PLACES = (("/", "Fleet"), ("/jobs", "Jobs"), ("/compare", "Compare"), ("/audit", "Audit"))
 THEMES = (("auto", "Auto"), ("light", "Light"), ("dark", "Dark"))

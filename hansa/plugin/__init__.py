@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from hansa.common.values.history import Finding, Score
     from hansa.common.values.ids import ModelKey, SiteName, TaskId
     from hansa.common.values.results import Evaluation, UpdateFacts
+    from hansa.common.values.settings.training import LocalPluginSpec, Travel
     from hansa.common.values.tasks import Task, Train
-    from hansa.common.values.training import LocalPluginSpec, Travel
     from hansa.controller.plugin.actions import (
         Action,
         Ask,
@@ -90,7 +90,7 @@ _HOMES = {
     ),
     "common.values.results": ("Evaluation", "UpdateFacts"),
     "common.values.tasks": ("Task", "Train"),
-    "common.values.training": ("LocalPluginSpec", "Travel"),
+    "common.values.settings.training": ("LocalPluginSpec", "Travel"),
     "controller.plugin.actions": (
         "Action",
         "Ask",

@@ -25,9 +25,9 @@ from hansa.common.values.errors import (
     Unequipped,
 )
 from hansa.common.values.ids import NAME
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Probe, Train
-from hansa.common.values.training import LocalPluginSpec
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.learner.plugins import (  # noqa: F401 - registers them
     ditto,
     importance,

@@ -24,10 +24,10 @@ from hansa.common.torch.model import spec_of
 from hansa.common.torch.seeding import seed_generators
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import AuxiliarySpec, LocalPluginSpec, ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec, ValidationSpec
 from hansa.learner.memory.secret import Secret
 from hansa.learner.memory.states import Recollection, State, States
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun, ProbeRun, Returned

@@ -6,7 +6,7 @@ import numpy as np
 
 from hansa.common.models.model import ModelSpec
 from hansa.common.values.errors import Refused
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.learner.plugins.contract import Returned
 from hansa.learner.plugins.selection import Company
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Task
 
 log = logging.getLogger(__name__)

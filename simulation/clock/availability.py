@@ -14,7 +14,7 @@ from hansa.common.job.simulate import RandomAvailability
 from hansa.common.values.bounds import SECONDS
 from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 from hansa.simulation.clock.agenda import nanoseconds
 
 COLUMNS = ("site", "from", "to")

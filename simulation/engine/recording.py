@@ -6,7 +6,7 @@ from typing import Any
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import InvalidInput, NotFound, Refused
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 from hansa.controller.engine import events as ev
 from hansa.controller.jobs.records import event_of, find_record, read_spec
 from hansa.controller.plugin.policies import Policy

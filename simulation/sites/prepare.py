@@ -14,7 +14,7 @@ from hansa.common.job.spec import DataSpec, JobSpec
 from hansa.common.site.rehearsal import rehearse
 from hansa.common.values.errors import InvalidInput, InvalidJob
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 from hansa.simulation.sites.data import TEST, TRAINING, FileForEach, RowsOfASet, VirtualData
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from hansa.common.values.words import plain, suggestion
+from hansa.common.values.wording.words import plain, suggestion
 from hansa.simulation.sweep.fields import field_fault
 from hansa.simulation.sweep.file import MOST, SEED, Complaints, SweepSpec, expanded
 

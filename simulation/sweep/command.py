@@ -14,7 +14,7 @@ from hansa.common.report.sweep import SWEEP
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.ui.options import controller_option, print_json
 from hansa.common.values.errors import Unreachable
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 from hansa.simulation.sweep.api import folder_of, run_sweep
 from hansa.simulation.sweep.curves import draw_curves
 from hansa.simulation.sweep.driver import Driver

@@ -8,7 +8,7 @@ from hansa.common.drawing.markup import svg_file
 from hansa.common.drawing.style import PICTURES, THEMES
 from hansa.common.report.progress import titled
 from hansa.common.report.sweep import Line, Panel, drawing_of
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 from hansa.simulation.sweep.names import simple
 from hansa.simulation.sweep.results import Result, VersionRow
 from hansa.simulation.sweep.table import Row, Table

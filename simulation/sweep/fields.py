@@ -8,7 +8,7 @@ from hansa.common.job.check import known_at
 from hansa.common.job.spec import JobSpec
 from hansa.common.plugins.registry import POINTS, kinds
 from hansa.common.values.bounds import Value
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 CONTROLLERS = ("operator", "key", "made_with")  # what only the controller writes
 OF_THE_RUN = ("name",)  # what the sweep gives each run itself

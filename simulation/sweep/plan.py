@@ -17,7 +17,7 @@ from hansa.common.job.spec import JobSpec
 from hansa.common.run.site_data import located
 from hansa.common.site.source import source_of
 from hansa.common.values.errors import HansaError, InvalidJob
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 from hansa.controller.rulebook.resolve import resolved
 from hansa.simulation.sweep.axes import Axis, Combination, Point, read_axes, read_baseline, read_combinations
 from hansa.simulation.sweep.file import Complaints, SweepSpec, read_sweep

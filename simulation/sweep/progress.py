@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import click
 
 from hansa.common.process.terminal import guarded, screen
-from hansa.common.values.words import counted, plain
+from hansa.common.values.wording.words import counted, plain
 from hansa.simulation.sweep.file import SweepSpec
 from hansa.simulation.sweep.plan import Run
 from hansa.simulation.sweep.results import Result, metrics_of

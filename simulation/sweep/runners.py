@@ -22,7 +22,7 @@ from hansa.common.run.trial import Report, run_trial
 from hansa.common.site.source import source_of
 from hansa.common.torch.installed import require_torch
 from hansa.common.torch.threads import wait_without_spinning
-from hansa.common.ui.watching import Watching
+from hansa.common.ui.job.watching import Watching
 from hansa.common.values.errors import HansaError, InvalidInput, NotFound, Taken, one_line
 from hansa.common.values.views import JobView
 from hansa.simulation.sweep.plan import Way

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 import click
 
 from hansa.common.ui.options import print_table
-from hansa.common.values.sizes import amount
-from hansa.common.values.words import counted, listed
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted, listed
 from hansa.simulation.sweep.results import is_loss, target_for
 from hansa.simulation.sweep.statistics import ENOUGH, LEVEL, Margin, Summary, smallest_p
 from hansa.simulation.sweep.table import Cell, Row, Table

@@ -8,7 +8,7 @@ import pytest
 from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.holdout import split
 from hansa.common.values.ids import SiteName
-from hansa.common.values.training import ValidationSpec
+from hansa.common.values.settings.training import ValidationSpec
 from tests.e2e.conftest import Site, weights
 
 APP = """

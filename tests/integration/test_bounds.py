@@ -18,9 +18,9 @@ from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.methods import RAW, Stub
 from hansa.common.site import attendance
 from hansa.common.values.ids import SiteName
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Probe, Task, Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.pacers.rounds import RoundState
 from hansa.controller.pacers.sync import Sync
 from hansa.controller.plugin.actions import Action, Ask

@@ -147,6 +147,11 @@ async def test_the_blocking_client_does_the_same_from_a_thread_without_a_loop(tm
                 break
             assert hub.status().jobs == {"completed": 1}
             assert [view.status for view in hub.jobs()] == ["completed"]
+            submitted.delete()
+            assert hub.jobs() == []
+            assert ("deleted", submitted.id) in [(record.what, record.about) for record in hub.audit()]
+            with pytest.raises(HansaError, match="no daemon of site 'b' is connected"):
+                hub.logs("b")
         with pytest.raises(InvalidInput, match="is closed"):
             hub.jobs()
         hub.close()

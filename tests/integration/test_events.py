@@ -9,7 +9,7 @@ import pytest
 
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.watching import Watching
+from hansa.common.ui.job.watching import Watching
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.views import EventView
 from hansa.controller.jobs import records

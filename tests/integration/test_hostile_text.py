@@ -17,8 +17,8 @@ from hansa.common.rpc.methods import Stub, handler
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import Hop, Score, SiteEvaluation, Update, VersionView
 from hansa.common.values.ids import PROTOCOL
-from hansa.common.values.keep import BestSpec, KeepSpec
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.keep import BestSpec, KeepSpec
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
 from hansa.common.values.views import (
     AuditView,
@@ -29,7 +29,7 @@ from hansa.common.values.views import (
     StatusView,
     SurveyView,
 )
-from hansa.common.values.words import WITHIN_LINES
+from hansa.common.values.wording.words import WITHIN_LINES
 from hansa.protos import fleet_pb2, operator_pb2
 from tests.e2e.conftest import hansa
 from tests.hostile_text import (

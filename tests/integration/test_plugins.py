@@ -20,7 +20,7 @@ from hansa.common.cli import hansa
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins import registry as plugins
 from hansa.common.plugins.registry import register
-from hansa.common.ui.job_documents import details
+from hansa.common.ui.job.job_documents import details
 from hansa.common.values.documents import written
 from hansa.common.values.errors import Broken, InvalidJob, Stale
 from hansa.common.values.history import Score

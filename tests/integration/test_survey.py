@@ -9,8 +9,8 @@ import pytest
 
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.errors import InvalidInput, Refused
+from hansa.common.values.settings.training import Standard
 from hansa.common.values.tasks import Survey, Task
-from hansa.common.values.training import Standard
 from hansa.protos import fleet_pb2
 from tests.integration.test_federation import submit
 from tests.support import LightSite, ended, filled, job, serving

@@ -18,7 +18,7 @@ from hansa.common.site.files import DiskFiles
 from hansa.common.site.personal import PersonalFolder
 from hansa.common.site.transfer import Fetcher, hand_in
 from hansa.common.torch import networks
-from hansa.common.ui.whole import completed
+from hansa.common.ui.job.whole import completed
 from hansa.common.values.errors import InvalidJob, Refused
 from hansa.common.values.ids import JobId, ModelKey, TaskId, community_key
 from hansa.common.values.results import Failure, UpdateFacts

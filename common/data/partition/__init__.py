@@ -18,7 +18,7 @@ from hansa.common.data.partition.sizes import sizes
 from hansa.common.data.partition.table import Key, Parts, Scheme, Table
 from hansa.common.job.check import located, problems
 from hansa.common.values.errors import InvalidJob
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 __all__ = ["KINDS", "Iid", "Key", "NonIidL", "Parts", "Scheme", "Table", "parse_partition", "part", "sizes"]
 

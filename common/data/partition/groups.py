@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field
 from hansa.common.data.partition.sizes import enough, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 WHERE = "data.partition.groups"
 

@@ -10,7 +10,7 @@ from hansa.common.data.partition.sizes import enough, parse_law, shares, sizes
 from hansa.common.data.partition.table import Parts, Scheme, Table, deal
 from hansa.common.data.partition.transport import balanced, project, rounded, spread
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 TRIES = 50
 MANY = 12  # with more classes, not all groups of them are examined

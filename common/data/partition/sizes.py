@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 LAWS = ("uniform", "skewed", "powerlaw")
 # Of `skewed`. The paper gives no formula; with this one all sizes differ and the largest stands out.

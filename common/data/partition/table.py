@@ -8,7 +8,7 @@ import numpy as np
 
 from hansa.common.values.bounds import Value
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.words import suggestion
+from hansa.common.values.wording.words import suggestion
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from hansa.common.values.errors import InvalidData, one_line
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 
 @contextmanager

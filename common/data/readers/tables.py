@@ -13,7 +13,7 @@ from hansa.common.data.examples import Examples, load_npz
 from hansa.common.data.partition.table import Key
 from hansa.common.data.readers.files import damaged, finite, read_bytes
 from hansa.common.values.errors import InvalidData, InvalidInput
-from hansa.common.values.words import counted, suggestion
+from hansa.common.values.wording.words import counted, suggestion
 
 LABELS = ("y", "label", "target", "class")
 # A column of whole numbers with more different values than this is a measurement, not a key.

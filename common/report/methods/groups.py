@@ -14,7 +14,7 @@ from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, figure, figures, table
 from hansa.common.report.progress import axis_of
 from hansa.common.values.views import JobView
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 
 MOST = 60  # sites of a picture whose names can be read
 LISTED = 20  # sites of a group that are listed

@@ -9,7 +9,7 @@ from hansa.common.drawing.thinning import Series
 from hansa.common.report.layout import Section, figure, figures
 from hansa.common.values.history import Hop
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 ROUNDS = 8  # that have a curve each
 

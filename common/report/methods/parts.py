@@ -11,7 +11,7 @@ from hansa.common.report.layout import Section, figure, figures
 from hansa.common.report.material import sites_of
 from hansa.common.report.progress import axis_of
 from hansa.common.values.views import JobView
-from hansa.common.values.words import in_order
+from hansa.common.values.wording.words import in_order
 
 PICTURES = 6
 KNOWN = {"fit", "phase"}  # reports of FedDAF and Divide-and-Conquer, which have sections of their own

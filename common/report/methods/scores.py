@@ -11,7 +11,7 @@ from hansa.common.report.layout import Section, figure, figures
 from hansa.common.report.progress import axis_of
 from hansa.common.values.history import Score
 from hansa.common.values.views import JobView
-from hansa.common.values.words import in_order
+from hansa.common.values.wording.words import in_order
 
 MOST = 60  # sites of a matrix whose names can be read
 PALEST = 0.08  # the shade of the lowest score

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from hansa.common.job.spec import JobSpec
 from hansa.common.values.ids import SiteName
 from hansa.common.values.stated import Stated, by_shape, by_source, shapes_differ, sources_differ
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.engine.job import Job
 
 

@@ -5,9 +5,9 @@ are equally good, the first to be known is the best.
 """
 
 from hansa.common.values.history import Findings, Version
-from hansa.common.values.keep import BestSpec
-from hansa.common.values.metrics import USUAL, mode_of
-from hansa.common.values.words import suggestion
+from hansa.common.values.settings.keep import BestSpec
+from hansa.common.values.settings.metrics import USUAL, mode_of
+from hansa.common.values.wording.words import suggestion
 from hansa.controller.engine import versions
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import Best

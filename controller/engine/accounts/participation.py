@@ -7,7 +7,7 @@ that was never drawn, that joined late, or that is merely slow is not at fault.
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Task, Train
 from hansa.common.values.views import Shortfall
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 from hansa.controller.engine.job import Job
 from hansa.controller.engine.state import JobState, Participation
 

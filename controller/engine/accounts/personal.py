@@ -2,7 +2,7 @@
 
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.engine.job import Job
 
 ENOUGH = 2  # accepted updates: when a site begins with the second one, it has kept what it has of the first

@@ -2,7 +2,7 @@
 
 from hansa.common.values.history import Version
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import share_of
+from hansa.common.values.wording.words import share_of
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import best, participation
 from hansa.controller.engine.effects import Effect, JobEnded, WithdrawTask

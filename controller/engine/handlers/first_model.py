@@ -9,7 +9,7 @@ from hansa.common.values.history import Version
 from hansa.common.values.ids import ModelKey, SiteName, update_key
 from hansa.common.values.results import Anatomy
 from hansa.common.values.tasks import Init, Task
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.engine import versions
 from hansa.controller.engine.effects import Effect, WithdrawTask
 from hansa.controller.engine.handlers import endings

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Set
 
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import SiteName
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.engine.effects import Effect
 from hansa.controller.engine.handlers import endings, first_model, survey
 from hansa.controller.engine.handlers.rounds import GATHER, next_round, wait_for_sites

@@ -5,9 +5,9 @@ from typing import Any, assert_never
 
 from hansa.common.plugins.calling import calling
 from hansa.common.values.history import Account
-from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.training import AuxiliarySpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine import versions
 from hansa.controller.engine.accounts import participation
 from hansa.controller.engine.effects import Effect, Pulse, SendTask, WithdrawTask

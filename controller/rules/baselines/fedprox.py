@@ -5,8 +5,8 @@ from pydantic import Field
 from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy
 from hansa.controller.plugin.view import View

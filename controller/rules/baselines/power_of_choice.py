@@ -18,8 +18,8 @@ from hansa.common.methods.starting_loss import STARTING_LOSS
 from hansa.common.plugins.registry import register
 from hansa.common.values.bounds import SITES
 from hansa.common.values.ids import SiteName
-from hansa.common.values.training import LocalPluginSpec
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.settings.training import LocalPluginSpec
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Sampler
 from hansa.controller.plugin.view import Contribution, View

@@ -17,8 +17,8 @@ from hansa.common.models.model import ModelSpec, Role
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.errors import HansaError
 from hansa.common.values.ids import TaskId
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.evidence import Evidence, Findings
 from hansa.controller.plugin.parts import Nothing, Weigher

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.plugins.registry import Rule, add_rule, register
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 from hansa.controller.plugin.arithmetic import Aggregator, Coordinatewise, Selecting, TooFew
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.rules.baselines.fedavg import FEDAVG

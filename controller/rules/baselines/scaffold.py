@@ -13,9 +13,9 @@ from hansa.common.job.spec import JobSpec, Problem
 from hansa.common.methods.scaffold import CONTROL, LOST, SCAFFOLD, Scaffold
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.ids import SiteName, TaskId
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
-from hansa.common.values.words import in_order, listed
+from hansa.common.values.wording.words import in_order, listed
 from hansa.controller.plugin.auxiliary import Auxiliary
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.policies import Policy

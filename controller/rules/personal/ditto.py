@@ -14,8 +14,8 @@ from hansa.common.methods.ditto import DITTO, Ditto
 from hansa.common.plugins.registry import Rule, add_rule, register
 from hansa.common.values.bounds import EPOCHS
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.composition import Composition
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hansa.common.data.examples import Examples
 from hansa.common.data.holdout import parts, split
 from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.settings.training import Standard, ValidationSpec
 from hansa.common.values.tasks import Init, Task
-from hansa.common.values.training import Standard, ValidationSpec
 
 SITE = SiteName("a")
 LABELS = st.lists(st.integers(0, 5), max_size=200).map(lambda rows: np.array(rows, dtype=np.int64))

@@ -17,8 +17,8 @@ from hansa.common.data.site_files import agreed
 from hansa.common.data.standard import profile, profile_of
 from hansa.common.values.errors import InvalidApp, InvalidData, Refused
 from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.settings.training import Standard, ValidationSpec
 from hansa.common.values.tasks import Init, Task
-from hansa.common.values.training import Standard, ValidationSpec
 
 HERE = Path("site.h5")
 ROWS = 40

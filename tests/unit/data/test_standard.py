@@ -10,7 +10,7 @@ from hansa.common.data.examples import Examples
 from hansa.common.data.standard import merged, pooled, profile, standardised
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.results import Profile
-from hansa.common.values.training import Standard
+from hansa.common.values.settings.training import Standard
 
 
 def table(rng: np.random.Generator, rows: int, columns: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from hansa.common.encodings.testing import decoded, differences
 from hansa.common.encodings.topk import TopK
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.values.errors import PluginFailed, Refused, Rejected, Unequipped
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 
 SHAPE = (40, 25)
 TINY = np.finfo(np.float32).smallest_subnormal

@@ -7,8 +7,8 @@ import pytest
 
 from hansa.common.values.digests import joined
 from hansa.common.values.errors import InvalidJob
+from hansa.common.values.settings.training import AuxiliarySpec
 from hansa.common.values.tasks import Init, Train
-from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine.orders import Merge
 from hansa.controller.rulebook.compose import compose
 from tests.unit.engine.beside import Seen

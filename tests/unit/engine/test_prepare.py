@@ -12,8 +12,8 @@ from hansa.common.plugins.registry import register
 from hansa.common.values.errors import PluginFailed
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Evaluation
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Evaluate, Init, Probe, Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.arithmetic import MergeInfo, Moments, ServerUpdate
 from hansa.controller.plugin.parts import Nothing, Sampler, Weigher
 from hansa.controller.plugin.view import Contribution, View

@@ -8,7 +8,7 @@ import pytest
 
 from hansa.common.plugins.registry import register
 from hansa.common.process.clock import SystemClock
-from hansa.common.ui.live import show_live
+from hansa.common.ui.job.live import show_live
 from hansa.common.values.errors import Stale
 from hansa.common.values.ids import SiteName
 from hansa.common.values.tasks import Train

@@ -4,8 +4,8 @@ import pytest
 
 from hansa.common.job.check import parse_job
 from hansa.common.values.errors import InvalidJob, Stale
+from hansa.common.values.settings.training import Standard
 from hansa.common.values.tasks import Init, Survey, Train
-from hansa.common.values.training import Standard
 from hansa.controller.engine import events as ev
 from tests.unit.engine.play import Play, endings, machine_of, sent
 

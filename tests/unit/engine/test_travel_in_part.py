@@ -6,8 +6,8 @@ import pytest
 
 from hansa.common.values.ids import SiteName
 from hansa.common.values.results import Anatomy, Evaluation, UpdateFacts
+from hansa.common.values.settings.training import Travel
 from hansa.common.values.tasks import Evaluate, Init, Task, Train
-from hansa.common.values.training import Travel
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.handlers.first_model import NOTHING_AVERAGED
 from hansa.controller.plugin.outline import Outline

@@ -13,9 +13,9 @@ from hansa.common.plugins.registry import register
 from hansa.common.site.policy import Policy
 from hansa.common.values.errors import Forbidden, InvalidApp, PluginFailed, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import AuxiliarySpec, LocalPluginSpec, ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec, ValidationSpec
 from hansa.learner.memory.finished import Update
 from hansa.learner.plugins.contract import LocalPlugin, LocalRun, Returned
 from hansa.learner.trainer import Trainer

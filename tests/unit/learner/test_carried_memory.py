@@ -16,9 +16,9 @@ from hansa.common.site.files import Files
 from hansa.common.site.memory_files import MemoryFiles
 from hansa.common.torch.model import as_array, as_tensor
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec, Travel, ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import LocalPluginSpec, Travel, ValidationSpec
 from hansa.learner.memory.secret import read_key
 from hansa.learner.trainer import Trainer
 from hansa.learner.training.memory import PlainMemory

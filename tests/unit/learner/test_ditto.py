@@ -12,10 +12,10 @@ from hansa.common.app import App
 from hansa.common.methods.ditto import DITTO
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Evaluation
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.plugins.contract import Returned
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.plugins.testing import (

@@ -10,7 +10,7 @@ from hansa.common.encodings import encoding_of
 from hansa.common.encodings.model import encoded_spec
 from hansa.common.site.policy import Policy
 from hansa.common.values.errors import Forbidden, Rejected, Unequipped
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_amending import BESIDE, do, named
 from tests.unit.learner.test_partial_tasks import OWN, TORCH, first_model, ref_of, trainer_of

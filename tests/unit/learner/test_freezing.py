@@ -10,7 +10,7 @@ from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import spec_of
 from hansa.common.values.errors import InvalidApp
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
 from hansa.learner.plugins.proximal import Pull
 from hansa.learner.training.freezing import Scope

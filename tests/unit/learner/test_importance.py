@@ -16,9 +16,9 @@ from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, InvalidJob, Stale
 from hansa.common.values.ids import ModelKey, SiteName
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Init, Probe, Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.samples import contribution
 from hansa.controller.plugin.view import View
 from hansa.controller.rules.radfed import LARGEST, ByImportance, Scores, draw_keys

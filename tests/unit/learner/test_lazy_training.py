@@ -11,8 +11,8 @@ from hansa.common.methods.importance import IMPORTANCE, Importance
 from hansa.common.methods.starting_loss import STARTING_LOSS
 from hansa.common.values.errors import InvalidData
 from hansa.common.values.ids import JobId, SiteName, TaskId
+from hansa.common.values.settings.training import LocalPluginSpec, Standard, ValidationSpec
 from hansa.common.values.tasks import Survey, Task
-from hansa.common.values.training import LocalPluginSpec, Standard, ValidationSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_learning_tasks import do
 from tests.unit.learner.test_partial_tasks import ref_of, trainer_of

@@ -15,8 +15,8 @@ from hansa.common.plugins.registry import register
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused, TooLarge
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.learner.daemon import Learner
 from hansa.learner.plugins.contract import BatchSource, LocalPlugin, LocalRun
 from hansa.learner.plugins.selection import asked_of

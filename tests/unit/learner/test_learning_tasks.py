@@ -13,10 +13,10 @@ from hansa.common.methods.proximal import PROXIMAL, Proximal
 from hansa.common.models.frames import Layout, views
 from hansa.common.site.daemon import SiteOptions
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec, ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import LocalPluginSpec, ValidationSpec
 from hansa.learner.plugins.adaptive import Diverged
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_partial_tasks import first_model, ref_of, trainer_of

@@ -12,9 +12,9 @@ from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp
 from hansa.common.values.ids import JobId, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.learner.plugins.selection import asked_of
 from hansa.learner.training.loop import train
 from hansa.learner.training.memory import Memory

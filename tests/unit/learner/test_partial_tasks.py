@@ -15,10 +15,10 @@ from hansa.common.site.daemon import SiteOptions
 from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.learner.trainer import Trainer
 
 TORCH = """

@@ -8,9 +8,9 @@ from hansa.common.app import App
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, Refused
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.plugin.samples import SITES, view, work
 from hansa.controller.rules.baselines.fedprox import Plain, ProximalTerm
 from hansa.learner.plugins.proximal import Pull

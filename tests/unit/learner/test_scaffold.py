@@ -13,9 +13,9 @@ from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import read, spec_of
 from hansa.common.values.errors import InvalidApp, Refused
 from hansa.common.values.ids import TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import AuxiliarySpec, LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec
 from hansa.learner.memory.states import Recollection, State
 from hansa.learner.plugins.contract import LocalRun, Returned
 from hansa.learner.plugins.selection import asked_of

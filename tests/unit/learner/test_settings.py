@@ -15,7 +15,7 @@ from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.devices import computing_in, require_device, supports_bf16
 from hansa.common.values.errors import InvalidApp, InvalidInput, Refused, Unequipped
-from hansa.common.values.optimizers import FIELDS, OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.optimizers import FIELDS, OptimizerSpec, ScheduleSpec
 from hansa.common.values.tasks import Train
 from hansa.learner.training.loop import Hooks, train
 from hansa.learner.training.optimizers import CLASSES, make_optimizer

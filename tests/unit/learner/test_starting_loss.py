@@ -15,8 +15,8 @@ from hansa.common.methods.starting_loss import STARTING_LOSS
 from hansa.common.torch.data import Tensors
 from hansa.common.values.errors import InvalidApp, PluginFailed, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
+from hansa.common.values.settings.training import LocalPluginSpec, ValidationSpec
 from hansa.common.values.tasks import Probe, Task, Train
-from hansa.common.values.training import LocalPluginSpec, ValidationSpec
 from hansa.learner.plugins.contract import LocalPlugin, ProbeRun
 from hansa.learner.plugins.selection import probe_of, probed_by
 from hansa.learner.plugins.starting_loss import mean_loss

@@ -11,9 +11,9 @@ import pytest
 from hansa.common.site.files import DiskFiles
 from hansa.common.values.errors import Forbidden, Refused, TooLarge
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.learner.memory import states as module
 from hansa.learner.memory.states import Recollection, State, States
 

@@ -10,7 +10,7 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.metrics import measure
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
 from hansa.learner.plugins.contract import Course
 from hansa.learner.training.batches import shuffled

@@ -18,10 +18,10 @@ from hansa.common.site.personal import PersonalFolder
 from hansa.common.torch import networks
 from hansa.common.values.errors import InvalidApp, Refused, Unfit
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec, Travel, ValidationSpec
 from hansa.common.values.tasks import Init, Task, Train
-from hansa.common.values.training import LocalPluginSpec, Travel, ValidationSpec
 from hansa.learner.trainer import Trainer
 from tests.unit.learner.test_partial_tasks import OWN, ref_of, trainer_of
 

@@ -21,10 +21,10 @@ from hansa.common.torch.seeding import task_seed
 from hansa.common.values.bounds import ASKED, EPOCHS, STEPS
 from hansa.common.values.errors import InvalidInput, Refused
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Evaluation
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.learner.plugins import importance
 from hansa.learner.training import files as module
 from hansa.learner.training import loop as trainer

@@ -10,7 +10,7 @@ from numpy.random import default_rng
 from hansa.common.models.distance import distance, misfit
 from hansa.common.models.frames import FRAME, Layout, cut, pack, views
 from hansa.common.models.model import DTYPES, ModelSpec, Role, TensorInfo
-from hansa.common.ui.concordance import distance as distance_of_models
+from hansa.common.ui.job.concordance import distance as distance_of_models
 from tests.support import filled, sealed, small_spec
 
 LARGE = ModelSpec(

@@ -8,7 +8,7 @@ import pytest
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.models.travel import TensorSets, digest_of, mismatches, tensor_sets
 from hansa.common.values.errors import InvalidApp
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 
 def _tensor(name: str, layer: int, role: Role = Role.PARAM, norm: float | None = None) -> TensorInfo:

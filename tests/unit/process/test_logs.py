@@ -13,7 +13,7 @@ import pytest
 from hansa.common.process.logs import JsonFormatter, TextFormatter
 from hansa.common.process.state import FORMAT, holder, locked, make_folder
 from hansa.common.values.errors import Refused, StoreFailed
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 EVIL = "a\n2026-01-01T00:00:00 INFO    root: all is well\r\x1b[2J\u2028b"
 

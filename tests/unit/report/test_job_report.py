@@ -12,7 +12,7 @@ from hansa.common.report.job import job_page, sections
 from hansa.common.report.layout import ROWS
 from hansa.common.report.material import Material, material_of
 from hansa.common.report.sites import cells, rounds_by_site
-from hansa.common.ui.job_documents import details
+from hansa.common.ui.job.job_documents import details
 from hansa.common.values.documents import written
 from hansa.common.values.history import Update
 from hansa.common.values.views import JobView

@@ -15,18 +15,18 @@ from hansa.common.rpc import codec, task_codec
 from hansa.common.values.bounds import COLUMNS, PLUGINS, STEPS, Value
 from hansa.common.values.errors import InvalidInput, Rejected
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec, ScheduleSpec
 from hansa.common.values.receipts import Receipt
 from hansa.common.values.results import Anatomy, Evaluation, Failure, Profile, Progress, UpdateFacts
-from hansa.common.values.stated import Stated
-from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
-from hansa.common.values.training import (
+from hansa.common.values.settings.optimizers import OptimizerSpec, ScheduleSpec
+from hansa.common.values.settings.training import (
     AuxiliarySpec,
     LocalPluginSpec,
     Standard,
     Travel,
     ValidationSpec,
 )
+from hansa.common.values.stated import Stated
+from hansa.common.values.tasks import Evaluate, Init, Probe, Survey, Task, Terms, Train
 from hansa.protos import fleet_pb2 as fleet
 from hansa.protos import model_pb2 as model
 

@@ -23,9 +23,9 @@ from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import load, spec_of
 from hansa.common.torch.seeding import task_seed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.controller.plugin.arithmetic import MergeInfo
 from hansa.controller.rules.baselines.fedopt import Momentum
 from hansa.learner.plugins.proximal import Pull

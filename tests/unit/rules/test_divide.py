@@ -8,12 +8,12 @@ import pytest
 from pydantic import TypeAdapter
 
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
-from hansa.common.ui.live import version_line
+from hansa.common.ui.job.live import version_line
 from hansa.common.values.errors import InvalidJob, PluginFailed
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Anatomy
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Init, Task, Train
 from hansa.common.values.views import JobView
 from hansa.controller.community.reading import Library

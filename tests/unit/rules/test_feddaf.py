@@ -10,7 +10,7 @@ import pytest
 from hansa.common.job.spec import JobSpec
 from hansa.common.models.model import ModelSpec, Role, TensorInfo
 from hansa.common.plugins.registry import register
-from hansa.common.ui.groups import print_groups
+from hansa.common.ui.job.groups import print_groups
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.history import VersionView
 from hansa.common.values.ids import SiteName, update_key

@@ -8,8 +8,8 @@ import pytest
 from hansa.common.methods.proximal import PROXIMAL
 from hansa.common.values.errors import HansaError, InvalidJob
 from hansa.common.values.ids import SiteName
-from hansa.common.values.optimizers import OptimizerSpec
-from hansa.common.values.training import LocalPluginSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.controller.plugin.samples import contribution, view, work
 from hansa.controller.plugin.view import Contribution
 from hansa.controller.rulebook.compose import compose

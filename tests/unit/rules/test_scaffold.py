@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hansa.common.methods.scaffold import CONTROL, LOST, SCAFFOLD
 from hansa.common.values.errors import InvalidJob
 from hansa.common.values.results import UpdateFacts
+from hansa.common.values.settings.training import AuxiliarySpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import AuxiliarySpec
 from hansa.controller.engine import events as ev
 from hansa.controller.engine.effects import SendTask, StartOrder
 from hansa.controller.engine.orders import Merge

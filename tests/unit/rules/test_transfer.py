@@ -6,8 +6,8 @@ import pytest
 
 from hansa.common.plugins.registry import kinds, rules
 from hansa.common.values.errors import InvalidJob
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.controller.rulebook.compose import compose
 from tests.unit.engine.play import Play, job_spec
 

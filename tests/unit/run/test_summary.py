@@ -3,8 +3,8 @@
 import pytest
 
 from hansa.common.run.summary import quality, quality_at_test_sites
-from hansa.common.ui.job_documents import details, summary
-from hansa.common.ui.versions import print_versions
+from hansa.common.ui.job.job_documents import details, summary
+from hansa.common.ui.job.versions import print_versions
 from hansa.common.values.history import Findings, VersionView
 from hansa.common.values.views import JobView
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from hansa.common.app import App
 from hansa.common.torch.data import Tensors
 from hansa.common.torch.model import spec_of
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
 from hansa.learner.training.loop import Trained, train
 from hansa.simulation.batched.block import BlockTraining, Client, Division, Piece, Stack

@@ -13,10 +13,10 @@ from torch import nn
 from hansa.common.app import App
 from hansa.common.torch.model import spec_of
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
 from hansa.common.values.results import Failure
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import AuxiliarySpec, LocalPluginSpec, Travel, ValidationSpec
 from hansa.common.values.tasks import Task, Train
-from hansa.common.values.training import AuxiliarySpec, LocalPluginSpec, Travel, ValidationSpec
 from hansa.simulation.batched import agreement
 from hansa.simulation.batched.blocks import ALONE, SPOT_CHECKS, TOGETHER
 from hansa.simulation.batched.plain import obstacle_in_app, obstacle_in_network, obstacle_in_task

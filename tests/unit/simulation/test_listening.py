@@ -11,8 +11,8 @@ from typing import Any
 
 from hansa.common.plugins.registry import register
 from hansa.common.values.ids import SiteName
+from hansa.common.values.settings.training import LocalPluginSpec
 from hansa.common.values.tasks import Train
-from hansa.common.values.training import LocalPluginSpec
 from hansa.common.values.views import JobView
 from hansa.controller.plugin.parts import Nothing
 from hansa.controller.plugin.policies import Policy

@@ -15,8 +15,8 @@ from hansa.common.site.personal import PENDING, Personal, PersonalFolder, own_te
 from hansa.common.torch.resident import Resident
 from hansa.common.values.errors import InvalidInput, StoreFailed
 from hansa.common.values.ids import JobId, TaskId
+from hansa.common.values.settings.training import Travel, ValidationSpec
 from hansa.common.values.tasks import Init, Task
-from hansa.common.values.training import Travel, ValidationSpec
 
 JOB = JobId("j1")
 SPEC = ModelSpec((TensorInfo("head.weight", "float32", (2, 2), Role.PARAM, 1),), ("body", "head"))

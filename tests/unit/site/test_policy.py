@@ -11,9 +11,9 @@ from hansa.common.rpc import task_codec
 from hansa.common.site.policy import FREE, Policy, PolicyFile, read_policy
 from hansa.common.values.errors import Forbidden, InvalidInput
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import LocalPluginSpec, ValidationSpec
 from hansa.common.values.tasks import Task, Terms, Train
-from hansa.common.values.training import LocalPluginSpec, ValidationSpec
 
 
 def task(

@@ -18,9 +18,9 @@ from hansa.common.site.shelf import Shelf
 from hansa.common.torch import networks
 from hansa.common.torch.seeding import seed_generators, undisturbed
 from hansa.common.values.ids import JobId, ModelKey, SiteName, TaskId
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
+from hansa.common.values.settings.training import ValidationSpec
 from hansa.common.values.tasks import Evaluate, Task, Train
-from hansa.common.values.training import ValidationSpec
 from hansa.evaluator.measurer import Measurer
 from tests.unit.learner.test_partial_tasks import first_model, ref_of, trainer_of
 

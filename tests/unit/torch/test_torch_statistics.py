@@ -11,7 +11,7 @@ from hansa.common.torch.data import Tensors
 from hansa.common.torch.statistics import BATCH, estimate_statistics, put_statistics, statistics_of
 from hansa.common.values.errors import InvalidData, InvalidJob
 from hansa.common.values.ids import ModelKey, SiteName
-from hansa.common.values.optimizers import OptimizerSpec
+from hansa.common.values.settings.optimizers import OptimizerSpec
 from hansa.common.values.tasks import Train
 from hansa.controller.layers.parameters import ParametersOnly
 from hansa.controller.plugin.outline import outline_of

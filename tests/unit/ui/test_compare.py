@@ -13,7 +13,7 @@ from hansa.common.cli import hansa
 from hansa.common.job.spec import JobSpec, SitesSpec
 from hansa.common.models.checkpoints import save_checkpoint
 from hansa.common.run.central import centralised
-from hansa.common.ui.concordance import discordance, distance
+from hansa.common.ui.job.concordance import discordance, distance
 from hansa.common.values.errors import InvalidInput
 from hansa.controller.rulebook.compose import compose
 from tests.hostile_text import FORGED, NASTY, require_clean

@@ -2,8 +2,8 @@
 
 import pytest
 
-from hansa.common.values.remarks import shortfall_line, shortfall_lines, warning_lines
 from hansa.common.values.views import JobView, Shortfall
+from hansa.common.values.wording.remarks import shortfall_line, shortfall_lines, warning_lines
 
 
 @pytest.mark.parametrize(

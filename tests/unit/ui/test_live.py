@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from hansa.common.ui.live import rendered, show_live
+from hansa.common.ui.job.live import rendered, show_live
 from hansa.common.values.history import Findings, Update, VersionView
 from hansa.common.values.views import JobView, SiteProgress
 

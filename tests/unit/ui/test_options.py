@@ -6,7 +6,7 @@ from click.testing import CliRunner
 
 from hansa.common.cli import hansa
 from hansa.common.ui.options import Measure, Size, print_table
-from hansa.common.values.sizes import LARGEST
+from hansa.common.values.wording.sizes import LARGEST
 from tests.hostile_text import NASTY, require_clean
 
 

@@ -8,11 +8,11 @@ import pytest
 from hansa.common.job.spec import JobSpec
 from hansa.common.process.clock import SystemClock
 from hansa.common.run.summary import print_summary, quality
-from hansa.common.ui.versions import shares
+from hansa.common.ui.job.versions import shares
 from hansa.common.values.history import Update, VersionView
 from hansa.common.values.ids import SiteName, TaskId
-from hansa.common.values.remarks import remarks
 from hansa.common.values.views import JobView
+from hansa.common.values.wording.remarks import remarks
 from hansa.controller.fleet.fleet import Fleet
 from hansa.controller.fleet.sessions import DaemonRole, Session
 

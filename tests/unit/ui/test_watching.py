@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.watching import Watching
+from hansa.common.ui.job.watching import Watching
 from hansa.common.values.errors import Unreachable
 from tests.redis_server import free_port
 
@@ -13,7 +13,7 @@ from tests.redis_server import free_port
 async def test_a_controller_that_stays_away_is_mentioned_from_time_to_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hansa.common.ui.watching.REMINDER", 0.01)
+    monkeypatch.setattr("hansa.common.ui.job.watching.REMINDER", 0.01)
     told: list[str] = []
     enough = asyncio.Event()
 

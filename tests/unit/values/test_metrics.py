@@ -2,7 +2,7 @@
 
 import pytest
 
-from hansa.common.values.metrics import mode_of, require_mode
+from hansa.common.values.settings.metrics import mode_of, require_mode
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import unicodedata
 
 import pytest
 
-from hansa.common.values.words import (
+from hansa.common.values.wording.words import (
     CONTROL,
     WITHIN_LINES,
     by_reason,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView, Shortfall
-from hansa.common.values.words import by_reason, counted
+from hansa.common.values.wording.words import by_reason, counted
 
 NAMED = 5  # sites with a line each
 LISTED = 10  # further sites that are listed by name

@@ -5,7 +5,7 @@ import click
 from hansa.common.report.methods.groups import LISTED, fits_of, groups_of
 from hansa.common.ui.options import print_table
 from hansa.common.values.views import JobView
-from hansa.common.values.words import listed
+from hansa.common.values.wording.words import listed
 
 
 def print_groups(view: JobView) -> None:

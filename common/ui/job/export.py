@@ -7,12 +7,13 @@ import click
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.trackers.base import Tracker, exported
+from hansa.common.ui.job.watching import Watching
 from hansa.common.ui.options import controller_option, run_async
-from hansa.common.ui.watching import Watching
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
+STOPPED = "stopped; what has been exported is kept, and the same command exports the rest"
 KINDS = "csv:FILE, jsonl:FILE, tensorboard:DIR or mlflow:http://HOST:PORT"
 
 
@@ -30,7 +31,7 @@ def command(job_id: str, target: str, controller: Endpoint, follow: bool) -> Non
     """
     with _tracker(target) as tracker:
         watching = Watching(controller, job_id)
-        count, job = run_async(_export(controller, job_id, tracker, follow, watching), watching.farewell)
+        count, job = run_async(_export(controller, job_id, tracker, follow, watching), lambda: STOPPED)
     click.echo(f"{counted(count, 'version')} of job {job.job} ({job.name}) exported to {target}")
 
 

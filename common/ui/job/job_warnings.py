@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import click
 
-from hansa.common.values.remarks import shortfall_lines
 from hansa.common.values.views import JobView
+from hansa.common.values.wording.remarks import shortfall_lines
 
 
 def warn(view: JobView, known: Sequence[str] = ()) -> None:

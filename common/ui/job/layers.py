@@ -9,7 +9,7 @@ from hansa.common.job.rulebook import travel_of
 from hansa.common.job.spec import JobSpec
 from hansa.common.torch.installed import is_installed
 from hansa.common.values.errors import InvalidApp, InvalidJob
-from hansa.common.values.training import Travel
+from hansa.common.values.settings.training import Travel
 
 
 def require_fitting_layers(spec: JobSpec, file: Path) -> None:

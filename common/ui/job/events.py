@@ -6,8 +6,8 @@ import click
 
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.rpc.channel import Endpoint
+from hansa.common.ui.job.watching import Watching
 from hansa.common.ui.options import controller_option, json_option, run_async
-from hansa.common.ui.watching import Watching
 from hansa.common.values.documents import escaped
 from hansa.common.values.views import EventView
 

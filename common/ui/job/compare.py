@@ -16,16 +16,16 @@ from hansa.common.report.comparison import comparison_page
 from hansa.common.report.layout import write_page
 from hansa.common.report.material import REPORT, read_material
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.concordance import Compared, Concordance, Model, concord
-from hansa.common.ui.job_documents import SUMMARY, summary
-from hansa.common.ui.jobs import ask
+from hansa.common.ui.job.command import ask
+from hansa.common.ui.job.concordance import Compared, Concordance, Model, concord
+from hansa.common.ui.job.job_documents import SUMMARY, summary
+from hansa.common.ui.job.versions import numbers
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table
-from hansa.common.ui.versions import numbers
 from hansa.common.values.documents import flat_fields
 from hansa.common.values.errors import InvalidInput, NotFound
 from hansa.common.values.history import VersionView, finite
-from hansa.common.values.sizes import amount
-from hansa.common.values.words import counted
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import counted
 
 EPSILON = 0.01
 SHOWN = 20  # versions in the table; JSON has all

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from hansa.common.ui.options import print_table
 from hansa.common.values.history import Findings, VersionView
-from hansa.common.values.remarks import metrics_missing, remarks
 from hansa.common.values.views import JobView
-from hansa.common.values.words import in_order, listed, share_of
+from hansa.common.values.wording.remarks import metrics_missing, remarks
+from hansa.common.values.wording.words import in_order, listed, share_of
 
 SHOWN = 10  # contributions of a version in the table; JSON has all
 

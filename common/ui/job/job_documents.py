@@ -1,7 +1,7 @@
 """The JSON documents of `--json`, for programs, and the exit codes of commands that wait for a job."""
 
-from hansa.common.values.remarks import warning_lines
 from hansa.common.values.views import JobView
+from hansa.common.values.wording.remarks import warning_lines
 
 SUMMARY = {
     *("job", "name", "status", "reason", "version", "rounds", "seconds", "bytes_up", "bytes_down"),

@@ -10,10 +10,10 @@ from hansa.common.report.layout import write_page
 from hansa.common.report.material import PAGE, REPORT, Material, read_material
 from hansa.common.report.sweep import SWEEP, read_sweep, sweep_page
 from hansa.common.rpc.channel import Endpoint
-from hansa.common.ui.jobs import ask
+from hansa.common.ui.job.command import ask
 from hansa.common.ui.options import controller_option
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.sizes import amount
+from hansa.common.values.wording.sizes import amount
 
 
 @click.command("report")

@@ -3,7 +3,7 @@
 from pydantic import Field, field_validator, model_validator
 
 from hansa.common.values.bounds import ROUNDS, SECONDS, MetricName, Value
-from hansa.common.values.metrics import Mode, mode_of, require_mode
+from hansa.common.values.settings.metrics import Mode, mode_of, require_mode
 
 LAST = 1000  # newest models that are kept
 

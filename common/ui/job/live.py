@@ -7,9 +7,9 @@ import click
 
 from hansa.common.process.terminal import guarded, screen
 from hansa.common.values.history import Findings, VersionView
-from hansa.common.values.remarks import metrics_missing
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted, in_order, listed, share_of
+from hansa.common.values.wording.remarks import metrics_missing
+from hansa.common.values.wording.words import counted, in_order, listed, share_of
 
 NAME = 20  # columns that the bars leave for a site's name on a narrow terminal
 

@@ -12,23 +12,23 @@ from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.process.settings import show_variables
 from hansa.common.rpc.channel import Endpoint
 from hansa.common.torch.installed import require_torch
-from hansa.common.ui.groups import print_groups
-from hansa.common.ui.job_documents import details, exit_code, outcome, summary
-from hansa.common.ui.job_warnings import warn, warn_of_shortfalls
+from hansa.common.ui.job.groups import print_groups
+from hansa.common.ui.job.job_documents import details, exit_code, outcome, summary
+from hansa.common.ui.job.job_warnings import warn, warn_of_shortfalls
+from hansa.common.ui.job.versions import numbers, print_versions
 from hansa.common.ui.options import controller_option, json_option, print_json, print_table, run_async
-from hansa.common.ui.versions import numbers, print_versions
 from hansa.common.values.errors import InvalidInput
-from hansa.common.values.remarks import metrics_missing, shortfall_lines
-from hansa.common.values.sizes import amount
 from hansa.common.values.views import JobView
-from hansa.common.values.words import listed
+from hansa.common.values.wording.remarks import metrics_missing, shortfall_lines
+from hansa.common.values.wording.sizes import amount
+from hansa.common.values.wording.words import listed
 
 T = TypeVar("T")
 ELSEWHERE = {
-    "report": "hansa.common.ui.report",
-    "events": "hansa.common.ui.events",
-    "compare": "hansa.common.ui.compare",
-    "export": "hansa.common.ui.export",
+    "report": "hansa.common.ui.job.report",
+    "events": "hansa.common.ui.job.events",
+    "compare": "hansa.common.ui.job.compare",
+    "export": "hansa.common.ui.job.export",
     "verify": "hansa.controller.verify.cli",
 }
 
@@ -101,7 +101,7 @@ def submit(
 ) -> None:
     """Submit a job file."""
     from hansa.common.job.file import load_job
-    from hansa.common.ui.layers import require_fitting_layers
+    from hansa.common.ui.job.layers import require_fitting_layers
 
     spec = load_job(file, changes)
     require_fitting_layers(spec, file)
@@ -258,7 +258,7 @@ def model(
     manifest, payload, origin = ask(controller, lambda client: client.model(job_id, version))
     if whole:
         require_torch("--whole")
-        from hansa.common.ui.whole import completed
+        from hansa.common.ui.job.whole import completed
 
         manifest, payload, origin = completed(manifest, payload, origin, app)
     save_checkpoint(output, manifest, payload, origin)
@@ -274,8 +274,8 @@ def model(
 
 def follow(controller: Endpoint, job_id: str, quiet: bool, known: bool = False) -> JobView:
     """Show a job live until it ends, even if its controller restarts, and return its last view."""
-    from hansa.common.ui.live import show_live
-    from hansa.common.ui.watching import Watching
+    from hansa.common.ui.job.live import show_live
+    from hansa.common.ui.job.watching import Watching
 
     watching = Watching(controller, job_id, known)
     return run_async(show_live(watching.views(), quiet), watching.farewell)

@@ -15,7 +15,7 @@ from hansa.common.models.model import Manifest
 from hansa.common.values.errors import InvalidInput
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
-from hansa.common.values.words import counted
+from hansa.common.values.wording.words import counted
 
 Model = tuple[Manifest, np.ndarray]
 

@@ -1,0 +1,1 @@
+"""Commands about jobs, and what they print: live views, versions, comparisons, reports, exports."""

@@ -1,0 +1,1 @@
+"""What jobs specify and tasks carry: training, optimizers, kept models, and which way metrics are better."""
