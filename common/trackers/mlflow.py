@@ -16,7 +16,7 @@ from hansa.common.values.documents import flat_fields
 from hansa.common.values.errors import InvalidInput, Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
-from hansa.common.values.words import plain
+from hansa.common.values.wording.words import plain
 
 EXPERIMENT = "hansa"  # unless MLFLOW_EXPERIMENT_NAME says another
 PATIENCE = 20.0  # seconds
