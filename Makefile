@@ -23,7 +23,7 @@ run: $(STAMP)  ## run a federation of five sites on this machine (examples/digit
 	@$(BIN)/hansa run examples/digits/job.yaml
 
 test: $(STAMP)  ## run the tests, except slow ones
-	@$(BIN)/python -m pytest -n 3 --dist worksteal -q -m 'not slow'
+	@$(BIN)/python -m pytest -n 4 --dist worksteal -q -m 'not slow'
 
 test-all: $(STAMP)  ## run all tests, with clusters, hosts of their own and browsers
 	@$(BIN)/python -m pytest -n 3 --dist worksteal -q

@@ -136,6 +136,7 @@ class FollowedJobs:
         self._jobs: dict[str, FollowedJob] = {}  # the one that was looked at last is the last
         self._lookers: dict[str, int] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._leaving: dict[str, asyncio.TimerHandle] = {}
 
     @asynccontextmanager
@@ -172,13 +173,16 @@ class FollowedJobs:
         except* HansaError as errors:
             followed.give_up(str(errors.exceptions[0]))
         finally:
-            self._tasks.pop(followed.job, None)
+            if self._tasks.get(followed.job) is asyncio.current_task():
+                del self._tasks[followed.job]
 
     def _leave(self, job: str) -> None:
         """Stop watching a job at which nobody looks."""
         self._leaving.pop(job, None)
         self._lookers.pop(job, None)
-        if task := self._tasks.get(job):
+        if task := self._tasks.pop(job, None):  # at once: somebody who comes while it ends needs another one
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
             task.cancel()
         idle = [each for each in self._jobs if each not in self._lookers]
         for each in idle[:-KEPT]:
@@ -188,7 +192,7 @@ class FollowedJobs:
         """Stop watching."""
         for leaving in self._leaving.values():
             leaving.cancel()
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *self._ending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

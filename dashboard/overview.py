@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from hansa.common.client.asynchronous import AsyncClient
-from hansa.common.values.errors import HansaError, Unreachable
+from hansa.common.values.errors import HansaError, InvalidInput, Unreachable
 from hansa.common.values.views import AuditView, DaemonView, JobView, StatusView
 from hansa.dashboard.screens import Pulse
 
@@ -54,7 +54,7 @@ class Overview:
         async with self._asking:
             if time.monotonic() - self._asked < EVERY / 2 and not at_once:
                 return
-            before = (self.status, self.daemons, self.jobs, self.lost, len(self.records), self._newest)
+            before = self._known
             try:
                 self.status, self.daemons, self.jobs = await asyncio.gather(
                     self._client.status(), self._client.sites(), self._client.jobs()
@@ -65,8 +65,13 @@ class Overview:
             except Unreachable as error:
                 self.lost = str(error)
             self._asked = time.monotonic()
-            if before != (self.status, self.daemons, self.jobs, self.lost, len(self.records), self._newest):
+            if before != self._known:
                 self.pulse.beat()
+
+    @property
+    def _known(self) -> tuple[object, ...]:
+        listed = (self.status, self.daemons, self.jobs)
+        return (*listed, self.lost, self.refusal, len(self.records), self._newest)
 
     @property
     def _newest(self) -> int:
@@ -74,18 +79,24 @@ class Overview:
 
     async def _read_log(self) -> None:
         try:
-            async for record in self._client.audit(after=self._newest):
+            async for record in self._client.audit(after=self._newest, last=RECORDS):
                 self.records.append(record)
             self.refusal = ""
         except Unreachable:
             raise
+        except InvalidInput:  # the log is shorter than it was: it is that of another controller
+            self.records.clear()
         except HansaError as error:
             self.refusal = str(error)
 
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(EVERY)
-            await self.refresh()
+            try:
+                await self.refresh()
+            except HansaError as error:  # such as a certificate that has expired; a new one may come
+                self.lost = str(error)
+                self.pulse.beat()
 
     async def close(self) -> None:
         """Stop asking."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from urllib.parse import urlsplit
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.drawing.markup import Child, page
-from hansa.common.values.errors import Forbidden, InvalidInput
+from hansa.common.values.errors import Forbidden, HansaError, InvalidInput
 from hansa.dashboard.access import SESSION, Access, Visitor
 from hansa.dashboard.border import Border
 from hansa.dashboard.followed import FollowedJobs
@@ -20,6 +21,7 @@ from hansa.dashboard.pages.layout import page as framed
 from hansa.dashboard.scenes import Scene, Scenes
 from hansa.dashboard.screens import Drawn
 
+log = logging.getLogger(__name__)
 VIEWERS = 200  # streams at a time
 HEARTBEAT = 15.0  # seconds after which a stream says that nothing has changed
 SLOWEST = 30.0  # seconds in which a browser must take what it is sent
@@ -102,7 +104,14 @@ class Routes:
             async with self._scenes.of(request.match_info["scene"])(request) as scene:
                 response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
                 await response.prepare(request)
-                await self._send(request, response, scene)
+                try:
+                    await self._send(request, response, scene)
+                except HansaError as error:  # such as a session that has expired: who asks again is told
+                    log.info("a stream to %s ends: %s", request.remote, error)
+                except TimeoutError:  # no answer, not even an error, would reach this browser
+                    log.info("a stream to %s ends: the browser takes nothing", request.remote)
+                    if request.transport:
+                        request.transport.abort()
                 return response
         finally:
             self._streams.discard(task)

@@ -110,7 +110,8 @@ class Scenes:
         draw: dict[str, Callable[[], Element]],
         content: Callable[[dict[str, Element]], Child],
     ) -> Scene:
-        stream = f"/stream/{title.lower()}" + (f"?{request.query_string}" if request.query_string else "")
+        asked = request.rel_url.raw_query_string  # as it came: what is decoded may mean something else
+        stream = f"/stream/{title.lower()}" + (f"?{asked}" if asked else "")
         screen = Screen(self._overview.pulse, {name: Part(each, QUICK) for name, each in draw.items()})
         return Scene(title, place, stream, screen, lambda: self._overview.lost, content)
 

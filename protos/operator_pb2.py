@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from hansa.protos import model_pb2 as hansa_dot_protos_dot_model__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhansa/protos/operator.proto\x12\x08hansa.v1\x1a\x18hansa/protos/model.proto\"\x8c\x01\n\x0cSubmitHeader\x12\x10\n\x08job_json\x18\x01 \x01(\t\x12$\n\x08manifest\x18\x02 \x01(\x0b\x32\x12.hansa.v1.Manifest\x12\x10\n\x08operator\x18\x03 \x01(\t\x12%\n\treference\x18\x04 \x01(\x0b\x32\x12.hansa.v1.Manifest\x12\x0b\n\x03key\x18\x05 \x01(\t\"\x19\n\nJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\x1d\n\x08JobReply\x12\x11\n\tview_json\x18\x01 \x01(\t\"\x1a\n\x0b\x44\x65leteReply\x12\x0b\n\x03job\x18\x01 \x01(\t\"-\n\x0c\x41uditRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"\"\n\nAuditReply\x12\x14\n\x0crecords_json\x18\x01 \x03(\t\"8\n\x0bLogsRequest\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x01(\r\"(\n\tLogsReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x03(\t\"Z\n\x0eHistoryRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\x08\x42\x08\n\x06_after\"%\n\x0cHistoryReply\x12\x15\n\rversions_json\x18\x01 \x03(\t\"I\n\x0cWatchRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\x08\x42\x08\n\x06_after\";\n\rEventsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"\"\n\x0b\x45ventsReply\x12\x13\n\x0b\x65vents_json\x18\x01 \x03(\t\"\r\n\x0bListRequest\"\x1f\n\tListReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"j\n\x0cModelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x04H\x00\x12\x0f\n\x05named\x18\x05 \x01(\tH\x00\x12\r\n\x05start\x18\x03 \x01(\r\x12\x11\n\tcontinued\x18\x04 \x01(\x0c\x42\x07\n\x05which\"\x0e\n\x0cSitesRequest\" \n\nSitesReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"\x0f\n\rStatusRequest\" \n\x0bStatusReply\x12\x11\n\tview_json\x18\x01 \x01(\t2\xcc\x05\n\x08Operator\x12-\n\x06Submit\x12\r.hansa.v1.Raw\x1a\x12.hansa.v1.JobReply(\x01\x12\x30\n\x04Show\x12\x14.hansa.v1.JobRequest\x1a\x12.hansa.v1.JobReply\x12=\n\x07History\x12\x18.hansa.v1.HistoryRequest\x1a\x16.hansa.v1.HistoryReply0\x01\x12\x32\n\x04List\x12\x15.hansa.v1.ListRequest\x1a\x13.hansa.v1.ListReply\x12\x35\n\x05Watch\x12\x16.hansa.v1.WatchRequest\x1a\x12.hansa.v1.JobReply0\x01\x12:\n\x06\x45vents\x12\x17.hansa.v1.EventsRequest\x1a\x15.hansa.v1.EventsReply0\x01\x12\x32\n\x06\x43\x61ncel\x12\x14.hansa.v1.JobRequest\x1a\x12.hansa.v1.JobReply\x12\x35\n\x06\x44\x65lete\x12\x14.hansa.v1.JobRequest\x1a\x15.hansa.v1.DeleteReply\x12\x30\n\x05Model\x12\x16.hansa.v1.ModelRequest\x1a\r.hansa.v1.Raw0\x01\x12\x37\n\x05\x41udit\x12\x16.hansa.v1.AuditRequest\x1a\x14.hansa.v1.AuditReply0\x01\x12\x32\n\x04Logs\x12\x15.hansa.v1.LogsRequest\x1a\x13.hansa.v1.LogsReply\x12\x35\n\x05Sites\x12\x16.hansa.v1.SitesRequest\x1a\x14.hansa.v1.SitesReply\x12\x38\n\x06Status\x12\x17.hansa.v1.StatusRequest\x1a\x15.hansa.v1.StatusReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhansa/protos/operator.proto\x12\x08hansa.v1\x1a\x18hansa/protos/model.proto\"\x8c\x01\n\x0cSubmitHeader\x12\x10\n\x08job_json\x18\x01 \x01(\t\x12$\n\x08manifest\x18\x02 \x01(\x0b\x32\x12.hansa.v1.Manifest\x12\x10\n\x08operator\x18\x03 \x01(\t\x12%\n\treference\x18\x04 \x01(\x0b\x32\x12.hansa.v1.Manifest\x12\x0b\n\x03key\x18\x05 \x01(\t\"\x19\n\nJobRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\"\x1d\n\x08JobReply\x12\x11\n\tview_json\x18\x01 \x01(\t\"\x1a\n\x0b\x44\x65leteReply\x12\x0b\n\x03job\x18\x01 \x01(\t\";\n\x0c\x41uditRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\x12\x0c\n\x04last\x18\x03 \x01(\r\"\"\n\nAuditReply\x12\x14\n\x0crecords_json\x18\x01 \x03(\t\"8\n\x0bLogsRequest\x12\x0c\n\x04site\x18\x01 \x01(\t\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05lines\x18\x03 \x01(\r\"(\n\tLogsReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\r\n\x05lines\x18\x02 \x03(\t\"Z\n\x0eHistoryRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05limit\x18\x03 \x01(\x04\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\x08\x42\x08\n\x06_after\"%\n\x0cHistoryReply\x12\x15\n\rversions_json\x18\x01 \x03(\t\"I\n\x0cWatchRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x12\n\x05\x61\x66ter\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\x08\x42\x08\n\x06_after\";\n\rEventsRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x03 \x01(\x08\"\"\n\x0b\x45ventsReply\x12\x13\n\x0b\x65vents_json\x18\x01 \x03(\t\"\r\n\x0bListRequest\"\x1f\n\tListReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"j\n\x0cModelRequest\x12\x0b\n\x03job\x18\x01 \x01(\t\x12\x11\n\x07version\x18\x02 \x01(\x04H\x00\x12\x0f\n\x05named\x18\x05 \x01(\tH\x00\x12\r\n\x05start\x18\x03 \x01(\r\x12\x11\n\tcontinued\x18\x04 \x01(\x0c\x42\x07\n\x05which\"\x0e\n\x0cSitesRequest\" \n\nSitesReply\x12\x12\n\nviews_json\x18\x01 \x03(\t\"\x0f\n\rStatusRequest\" \n\x0bStatusReply\x12\x11\n\tview_json\x18\x01 \x01(\t2\xcc\x05\n\x08Operator\x12-\n\x06Submit\x12\r.hansa.v1.Raw\x1a\x12.hansa.v1.JobReply(\x01\x12\x30\n\x04Show\x12\x14.hansa.v1.JobRequest\x1a\x12.hansa.v1.JobReply\x12=\n\x07History\x12\x18.hansa.v1.HistoryRequest\x1a\x16.hansa.v1.HistoryReply0\x01\x12\x32\n\x04List\x12\x15.hansa.v1.ListRequest\x1a\x13.hansa.v1.ListReply\x12\x35\n\x05Watch\x12\x16.hansa.v1.WatchRequest\x1a\x12.hansa.v1.JobReply0\x01\x12:\n\x06\x45vents\x12\x17.hansa.v1.EventsRequest\x1a\x15.hansa.v1.EventsReply0\x01\x12\x32\n\x06\x43\x61ncel\x12\x14.hansa.v1.JobRequest\x1a\x12.hansa.v1.JobReply\x12\x35\n\x06\x44\x65lete\x12\x14.hansa.v1.JobRequest\x1a\x15.hansa.v1.DeleteReply\x12\x30\n\x05Model\x12\x16.hansa.v1.ModelRequest\x1a\r.hansa.v1.Raw0\x01\x12\x37\n\x05\x41udit\x12\x16.hansa.v1.AuditRequest\x1a\x14.hansa.v1.AuditReply0\x01\x12\x32\n\x04Logs\x12\x15.hansa.v1.LogsRequest\x1a\x13.hansa.v1.LogsReply\x12\x35\n\x05Sites\x12\x16.hansa.v1.SitesRequest\x1a\x14.hansa.v1.SitesReply\x12\x38\n\x06Status\x12\x17.hansa.v1.StatusRequest\x1a\x15.hansa.v1.StatusReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,37 +41,37 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DELETEREPLY']._serialized_start=268
   _globals['_DELETEREPLY']._serialized_end=294
   _globals['_AUDITREQUEST']._serialized_start=296
-  _globals['_AUDITREQUEST']._serialized_end=341
-  _globals['_AUDITREPLY']._serialized_start=343
-  _globals['_AUDITREPLY']._serialized_end=377
-  _globals['_LOGSREQUEST']._serialized_start=379
-  _globals['_LOGSREQUEST']._serialized_end=435
-  _globals['_LOGSREPLY']._serialized_start=437
-  _globals['_LOGSREPLY']._serialized_end=477
-  _globals['_HISTORYREQUEST']._serialized_start=479
-  _globals['_HISTORYREQUEST']._serialized_end=569
-  _globals['_HISTORYREPLY']._serialized_start=571
-  _globals['_HISTORYREPLY']._serialized_end=608
-  _globals['_WATCHREQUEST']._serialized_start=610
-  _globals['_WATCHREQUEST']._serialized_end=683
-  _globals['_EVENTSREQUEST']._serialized_start=685
-  _globals['_EVENTSREQUEST']._serialized_end=744
-  _globals['_EVENTSREPLY']._serialized_start=746
-  _globals['_EVENTSREPLY']._serialized_end=780
-  _globals['_LISTREQUEST']._serialized_start=782
-  _globals['_LISTREQUEST']._serialized_end=795
-  _globals['_LISTREPLY']._serialized_start=797
-  _globals['_LISTREPLY']._serialized_end=828
-  _globals['_MODELREQUEST']._serialized_start=830
-  _globals['_MODELREQUEST']._serialized_end=936
-  _globals['_SITESREQUEST']._serialized_start=938
-  _globals['_SITESREQUEST']._serialized_end=952
-  _globals['_SITESREPLY']._serialized_start=954
-  _globals['_SITESREPLY']._serialized_end=986
-  _globals['_STATUSREQUEST']._serialized_start=988
-  _globals['_STATUSREQUEST']._serialized_end=1003
-  _globals['_STATUSREPLY']._serialized_start=1005
-  _globals['_STATUSREPLY']._serialized_end=1037
-  _globals['_OPERATOR']._serialized_start=1040
-  _globals['_OPERATOR']._serialized_end=1756
+  _globals['_AUDITREQUEST']._serialized_end=355
+  _globals['_AUDITREPLY']._serialized_start=357
+  _globals['_AUDITREPLY']._serialized_end=391
+  _globals['_LOGSREQUEST']._serialized_start=393
+  _globals['_LOGSREQUEST']._serialized_end=449
+  _globals['_LOGSREPLY']._serialized_start=451
+  _globals['_LOGSREPLY']._serialized_end=491
+  _globals['_HISTORYREQUEST']._serialized_start=493
+  _globals['_HISTORYREQUEST']._serialized_end=583
+  _globals['_HISTORYREPLY']._serialized_start=585
+  _globals['_HISTORYREPLY']._serialized_end=622
+  _globals['_WATCHREQUEST']._serialized_start=624
+  _globals['_WATCHREQUEST']._serialized_end=697
+  _globals['_EVENTSREQUEST']._serialized_start=699
+  _globals['_EVENTSREQUEST']._serialized_end=758
+  _globals['_EVENTSREPLY']._serialized_start=760
+  _globals['_EVENTSREPLY']._serialized_end=794
+  _globals['_LISTREQUEST']._serialized_start=796
+  _globals['_LISTREQUEST']._serialized_end=809
+  _globals['_LISTREPLY']._serialized_start=811
+  _globals['_LISTREPLY']._serialized_end=842
+  _globals['_MODELREQUEST']._serialized_start=844
+  _globals['_MODELREQUEST']._serialized_end=950
+  _globals['_SITESREQUEST']._serialized_start=952
+  _globals['_SITESREQUEST']._serialized_end=966
+  _globals['_SITESREPLY']._serialized_start=968
+  _globals['_SITESREPLY']._serialized_end=1000
+  _globals['_STATUSREQUEST']._serialized_start=1002
+  _globals['_STATUSREQUEST']._serialized_end=1017
+  _globals['_STATUSREPLY']._serialized_start=1019
+  _globals['_STATUSREPLY']._serialized_end=1051
+  _globals['_OPERATOR']._serialized_start=1054
+  _globals['_OPERATOR']._serialized_end=1770
 # @@protoc_insertion_point(module_scope)

@@ -104,16 +104,20 @@ class AuditRequest(google.protobuf.message.Message):
 
     AFTER_FIELD_NUMBER: builtins.int
     FOLLOW_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
     after: builtins.int
     """the last record that the caller has; 0: none"""
     follow: builtins.bool
+    last: builtins.int
+    """at most so many of the newest records, then what follows; 0: all"""
     def __init__(
         self,
         *,
         after: builtins.int = ...,
         follow: builtins.bool = ...,
+        last: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["after", b"after", "follow", b"follow"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "follow", b"follow", "last", b"last"]) -> None: ...
 
 global___AuditRequest = AuditRequest
 

@@ -35,6 +35,7 @@ class PretendedController:
     events: list[EventView] = field(default_factory=list)
     daemons: list[DaemonView] = field(default_factory=list)
     records: list[AuditView] = field(default_factory=list)
+    closed: bool = False  # it refuses to say how the fleet is
     watches: int = 0
     watched: int = 0  # since the start
     asked: list[str] = field(default_factory=list)
@@ -100,6 +101,8 @@ class PretendedController:
             await self.changed.wait()
 
     async def Audit(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        if request.after > len(self.records):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "there is no such record")
         yield wire.AuditReply(records_json=_texts(self.records[request.after :]))
 
     async def Cancel(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -111,6 +114,8 @@ class PretendedController:
         return wire.SitesReply(views_json=_texts(self.daemons))
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if self.closed:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate is revoked")
         status = StatusView(
             controller="test", version="0", pid=1, address="127.0.0.1:1", store="memory:", state="",
             since=NOW, sites=0, jobs={}, peak_memory_mib=0,

@@ -119,10 +119,14 @@ class AsyncClient:
         reply = await self._connection.ask(self._stub.Delete(request(job)))  # a large job takes its time
         return plain(reply.job)
 
-    async def audit(self, after: int = 0, follow: bool = False) -> AsyncIterator[AuditView]:
-        """Yield the audit log's records after one; with `follow` also each new one, until this is closed."""
+    async def audit(self, after: int = 0, follow: bool = False, last: int = 0) -> AsyncIterator[AuditView]:
+        """Yield the audit log's records after one, or only the `last` of them.
+
+        With `follow` each new one is yielded, too, until this is closed.
+        """
+        wanted = operator.AuditRequest(after=after, follow=follow, last=last)
         with self._connection.reaching(), translated():
-            async for reply in self._stub.Audit(operator.AuditRequest(after=after, follow=follow)):
+            async for reply in self._stub.Audit(wanted):
                 for text in reply.records_json:
                     yield read(AuditView, text)
 

@@ -175,9 +175,9 @@ class Client:
         """Delete a job that has ended, with its models and its journal; return its id."""
         return self.run(self._client.delete(job))
 
-    def audit(self, after: int = 0, follow: bool = False) -> Iterator[AuditView]:
-        """Yield the audit log's records after one; with `follow` also each new one."""
-        return self.iterate(lambda: self._client.audit(after, follow))
+    def audit(self, after: int = 0, follow: bool = False, last: int = 0) -> Iterator[AuditView]:
+        """Yield the audit log's records after one, or only the `last`; with `follow` also each new one."""
+        return self.iterate(lambda: self._client.audit(after, follow, last))
 
     def logs(self, site: str, role: str = "", lines: int = 0) -> LogView:
         """Return the last lines of a daemon's log, if its site shows them; 0: as many as it shows."""

@@ -16,7 +16,8 @@ LINE, ALL = (
     48 << 10,
 )  # characters of a line, and bytes of an answer: a message to the controller is small
 LOGGER = "hansa"
-NAMED = r"""(?i)\b([\w-]*(?:passw|passphrase|secret|token|key|credential|authorization)[\w-]*)\s*[=:]\s*"""
+SENSITIVE = r"(?:passw|passphrase|secret|token|key|credential|authorization)"
+NAMED = rf"""(?i)\b([\w-]*{SENSITIVE}[\w-]*)['"]?\s*[=:]\s*"""
 VALUE = r"""(?:bearer\s+|basic\s+)?(?:'[^']*'|"[^"]*"|\S+)"""
 HIDDEN = (
     (re.compile(NAMED + VALUE), r"\1=[hidden]"),

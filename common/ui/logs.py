@@ -28,8 +28,9 @@ def follow_option(command: click.decorators.FC) -> click.decorators.FC:
 
 def show_log(log: Path, lines: int, following: bool) -> None:
     """Print the last lines of a log and, if asked for, what follows."""
-    for line in last_lines(log, lines):
-        click.echo(line)
     if following:
-        for text in follow(log):
+        for text in follow(log, lines):
             click.echo(text, nl=False)
+    else:
+        for line in last_lines(log, lines):
+            click.echo(line)

@@ -134,7 +134,7 @@ class OperatorServicer:
 
     async def Audit(self, request: wire.AuditRequest, context: Any) -> AsyncIterator[wire.AuditReply]:
         """Send the audit log's records after one, and with `follow` each new one."""
-        sent = request.after
+        sent = self._audit.before_last(request.last, request.after)
         while True:
             written = self._audit.next_record()
             entries = await self._audit.read(sent, PAGE)

@@ -1,6 +1,5 @@
 """`hansa audit show|verify`: reads a controller's state directly, or asks the controller for its records."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -93,14 +92,9 @@ def _remote(context: click.Context, follow: bool) -> bool:
 async def _show_remote(controller: Endpoint, last: int | None, follow: bool, as_json: bool) -> None:
     async with AsyncClient(controller) as client:
         if not follow:
-            records = deque([record async for record in client.audit()], maxlen=last)
-            _print(list(records), as_json)
+            _print([record async for record in client.audit(last=last or 0)], as_json)
             return
-        known = deque([record async for record in client.audit()], maxlen=last)
-        for record in known:
-            _print_line(record, as_json)
-        after = known[-1].sequence if known else 0
-        async for record in client.audit(after, follow=True):
+        async for record in client.audit(follow=True, last=last or 0):
             _print_line(record, as_json)
 
 

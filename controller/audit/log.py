@@ -90,6 +90,10 @@ class Audit:
         """Return an event that the next record sets; take it before reading, to miss nothing."""
         return self._written
 
+    def before_last(self, most: int, after: int) -> int:
+        """Return the record before the newest few, but none before `after`; 0: there is no such limit."""
+        return max(after, self._sequence - most) if most else after
+
     async def read(self, after: int, most: int) -> list[Entry]:
         """Return records after a number, which must not be that of a record that is yet to come."""
         if after > self._sequence:

@@ -152,8 +152,8 @@ class JobRunner:
         if entries:
             try:
                 await self._records.append(self.id, entries)
-                self._durable = len(self.machine.state.chronicle)
-                if not outcomes[-1].fault:  # else the state is half changed
+                if not outcomes[-1].fault:  # else the state, and what it tells, is half changed
+                    self._durable = len(self.machine.state.chronicle)
                     await self._records.save(self.machine)
             except Exception as error:
                 log.exception("job %s: its journal cannot be continued", self.id)

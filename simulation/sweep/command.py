@@ -4,6 +4,7 @@ import shlex
 import signal
 import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 from click.core import ParameterSource
@@ -110,9 +111,13 @@ def sweep(
     raise SystemExit(0 if all(result.status == "completed" for result in table.results) else 1)
 
 
-def _interrupt(*_: object) -> None:
+def _interrupt(_: int, frame: FrameType | None) -> None:
     """End a sweep at SIGTERM as at Ctrl-C, even where a shell has it ignore SIGINT."""
-    raise KeyboardInterrupt
+    handler = signal.getsignal(signal.SIGINT)
+    if callable(handler):  # asyncio's own cancels the task; an exception could come out anywhere in its loop
+        handler(signal.SIGINT, frame)
+    else:
+        raise KeyboardInterrupt
 
 
 def _size(plan: Plan) -> str:

@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import ROOT, hansa
 
 JOB = f"""
@@ -19,6 +21,7 @@ data: {{source: digits, test: 0, sites: 10, partition: {{kind: non-iid-l, labels
 """
 
 
+@pytest.mark.slow
 def test_where_each_site_has_one_class_a_target_is_reached_on_the_examples_of_all_sites(
     tmp_path: Path,
 ) -> None:

@@ -35,6 +35,7 @@ def test_nothing_outlives_a_driver_that_is_killed(crew: list[str], tmp_path: Pat
     until(lambda: not marked(mark), 20, lambda: f"these are left: {marked(mark)}")
 
 
+@pytest.mark.slow
 def test_a_driver_that_was_killed_goes_on_from_its_save(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     alone = hansa("simulate", "job.yaml", "--out", "alone", "--json", cwd=tmp_path)
@@ -52,6 +53,7 @@ def test_a_driver_that_was_killed_goes_on_from_its_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crew", CREWS)
+@pytest.mark.slow
 def test_ctrl_c_ends_the_workers_and_keeps_the_results(crew: list[str], tmp_path: Path) -> None:
     scene, mark = Scene(tmp_path), new_mark()
     scene.hold()

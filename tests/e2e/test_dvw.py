@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from hansa.common.models.frames import views
 from hansa.common.values.ids import update_key
@@ -99,6 +100,7 @@ def test_an_app_that_evaluates_by_itself_may_do_anything_at_some_sites(scene: Si
     assert (newest["scores"]["a"]["basis"], weights(newest)) == ("own", {"a": 0.75})
 
 
+@pytest.mark.slow
 def test_an_adaptive_asynchronous_job_survives_a_controller_that_is_killed_again_and_again(
     scene: Site,
 ) -> None:

@@ -100,6 +100,7 @@ async def trial(address: str, ordinary: Any) -> Counter[str]:
 
 
 @pytest.mark.timeout(120 + 4 * JOBS)
+@pytest.mark.slow
 def test_after_any_job_with_extreme_numbers_every_site_serves_the_next_one(scene: Site) -> None:
     address = scene.controller()
     daemons = [scene.daemon(role, site) for site in "abc" for role in ("learner", "evaluator")]

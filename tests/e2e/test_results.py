@@ -64,6 +64,7 @@ data: {source: all.npz, partition: {by: hospital}}
     ],
     ids=["proximal", "fedadam", "central"],
 )
+@pytest.mark.slow
 def test_a_run_of_the_resolved_job_gives_the_same_model_bit_for_bit(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

@@ -194,6 +194,7 @@ def test_ctrl_c_while_a_run_starts_its_processes_stops_it_without_a_traceback(tm
     assert processes_below(out) == []
 
 
+@pytest.mark.slow
 def test_a_run_whose_reader_has_gone_leaves_no_process(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run = start_run(out, "--set", "pace.rounds=100000")

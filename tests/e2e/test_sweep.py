@@ -56,6 +56,7 @@ def interrupted(words: list[str], out: Path) -> tuple[int, str]:
 
 
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_a_sweep_goes_on_after_ctrl_c_and_pairs_its_runs_by_seed(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SWEEP)
     out = tmp_path / "out"

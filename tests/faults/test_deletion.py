@@ -28,7 +28,7 @@ def test_a_deletion_is_finished_by_the_next_start_wherever_the_controller_was_ki
     for point, job in zip(points, jobs, strict=True):
         federation.kill(f"controller.{federation.lives['controller']}")
         federation.bring_up("controller", kill_at=f"{point}:1")
-        assert federation.cli("job", "delete", job).returncode != 0
+        assert federation.cli("job", "delete", "--yes", job).returncode != 0
         federation.until(lambda: not federation.alive("controller"), 30, f"it never reached {point}")
         assert federation.json(*verify)["sound"]
         federation.bring_up("controller")

@@ -120,6 +120,7 @@ def test_an_interrupted_submission_is_not_a_fault_of_the_audit_log(
 
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("federation", ["redis"], indirect=True)
+@pytest.mark.slow
 def test_a_job_survives_a_kill_of_redis_at_every_named_point_with_the_same_model(
     federation: Federation,
 ) -> None:

@@ -64,7 +64,7 @@ async def looking(served: Dashboard) -> AsyncIterator[Browser]:
         yield browser
 
 
-async def page(browser: Browser, path: str, status: int = 200, **headers: str) -> str:
+async def page(browser: Browser, path: str | URL, status: int = 200, **headers: str) -> str:
     async with browser.get(path, headers=headers) as answer:
         assert answer.status == status, await answer.text()
         return await answer.text()
@@ -197,6 +197,27 @@ async def test_hostile_names_are_text_wherever_they_are_shown() -> None:
             assert sum(SCRIPT in Reader(text).text for text in shown) >= 8
 
 
+async def test_the_live_parts_of_a_search_come_from_the_same_search() -> None:
+    async with PretendedController(job()).listening() as address:
+        async with dashboard(address) as served, looking(served) as browser:
+            for path in ("", "jobs", "audit"):
+                shown = await page(browser, URL(f"/{path}?q=a%26b%23%2B%25", encoded=True))
+                (body,) = [attributes for tag, attributes in Reader(shown).tags if tag == "body"]
+                assert body["data-stream"] == f"/stream/{path or 'fleet'}?q=a%26b%23%2B%25"
+
+
+async def test_the_audit_log_of_another_controller_at_the_same_address_is_read_afresh() -> None:
+    old = [AuditView(sequence=at, at=1.0, who="a", what="joined", about="old", previous="") for at in (1, 2)]
+    controller = PretendedController(job(), records=old)
+    async with controller.listening() as address, dashboard(address) as served, looking(served) as browser:
+        assert "old" in await page(browser, "/audit")
+        controller.records = [old[0].model_copy(update={"about": "new"})]
+        await page(browser, "/audit")
+        shown = await page(browser, "/audit")
+        assert "new" in shown
+        assert "old" not in Reader(shown).text.split("Find")[-1]
+
+
 async def test_twenty_viewers_share_one_watch() -> None:
     controller = PretendedController(job(version=0), [version(0)])
     async with controller.listening() as address, dashboard(address) as served, AsyncExitStack() as stack:
@@ -273,6 +294,51 @@ async def test_when_the_controller_is_away_pages_say_so_and_go_on_without_gap_or
             rows = [attributes for tag, attributes in Reader(table).tags if tag == "tr"]
             assert len(rows) == 1 + 4
             await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_pages_say_that_the_controller_refuses_and_go_on_when_it_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hansa.dashboard.overview.EVERY", 0.05)
+    controller = PretendedController(job())
+    async with controller.listening() as address, dashboard(address) as served, looking(served) as browser:
+        stream = messages(browser, "/stream/fleet")
+        assert not (await anext(stream))["lost"]
+        controller.closed = True
+        assert "is revoked" in (await anext(stream))["lost"]
+        controller.closed = False
+        assert not (await anext(stream))["lost"]
+        await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_browser_that_takes_nothing_is_hung_up_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hansa.dashboard.routes.SLOWEST", 0.3)
+    for pause in ("scenes.QUICK", "scenes.SLOW", "screens.SHARE"):
+        monkeypatch.setattr(f"hansa.dashboard.{pause}", 0.01)
+    caplog.set_level("INFO", "hansa.dashboard")
+    controller = PretendedController(job(version=0), [version(0)])
+    async with controller.listening() as address, dashboard(address) as served, looking(served) as browser:
+        quick = messages(browser, "/stream/job/j1")
+        await anext(quick)
+        cookies = browser.cookie_jar.filter_cookies(URL(served.address))
+        words = "; ".join(f"{name}={morsel.value}" for name, morsel in cookies.items())
+        host, port = served.address.removeprefix("http://").split(":")
+        silent = socket.socket()
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        silent.connect((host, int(port)))
+        request = f"GET /stream/job/j1 HTTP/1.1\r\nHost: {host}:{port}\r\nCookie: {words}\r\n\r\n"
+        silent.sendall(request.encode())
+        async with asyncio.timeout(60):
+            number = 0
+            while not any("takes nothing" in line for line in caplog.messages):
+                number += 1
+                controller.change(reason=f"{number} {'x' * 400_000}")
+                await anext(quick)
+        assert not [record for record in caplog.records if record.exc_info]
+        silent.close()
+        await quick.aclose()  # type: ignore[attr-defined]
 
 
 async def test_a_job_of_3000_rounds_and_100_sites_stays_usable() -> None:
@@ -359,8 +425,13 @@ async def test_beyond_this_machine_only_certificates_of_operators_and_viewers_op
         async with new_browser(served, people["operator"], people["operator"]) as browser:
             forms = Reader(await page(browser, "/jobs/j1")).tags
             (token,) = [attributes["value"] for _, attributes in forms if attributes.get("name") == "token"]
+            stream = messages(browser, "/stream/job/j1")
+            await anext(stream)
             pki.revoke(people["operator"])
             pki.hand_on_revoked(shown)
+            controller.change(reason="")
+            async for message in stream:  # it ends, and without a page in the middle of it
+                assert message["parts"]
             async with browser.post("/jobs/j1/cancel", headers=ours, data={"token": token}) as answer:
                 assert answer.status == 401
                 assert "is revoked" in await answer.text()

@@ -63,6 +63,9 @@ async def test_a_deleted_job_leaves_a_record_and_nothing_else(
             with pytest.raises(NotFound):
                 await client.delete(old)
             said = [record async for record in client.audit()]
+            assert [record async for record in client.audit(last=2)] == said[-2:]
+            assert [record async for record in client.audit(said[-2].sequence, last=9)] == said[-1:]
+            assert [record async for record in client.audit(last=len(said) + 9)] == said
         gone = [r for r in said if r.what == "deleted"]
         assert [(r.about, r.why.partition(": ")[2]) for r in gone] == [(old, "completed"), (new, "completed")]
         assert {r.digest for r in gone} < {r.digest for r in said if r.what == "ended"}
@@ -90,6 +93,12 @@ async def test_the_journal_gives_space_back(tmp_path: Path) -> None:
         async with AsyncClient(served.address) as client:
             await client.delete(gone)
         assert size(tmp_path) < before / 3
+
+
+def test_a_script_must_say_that_it_means_it() -> None:
+    done = CliRunner().invoke(hansa, ["job", "delete", "j1", "--controller", "127.0.0.1:1"])
+    assert done.exit_code == 2
+    assert "give --yes" in done.output
 
 
 async def test_a_job_under_way_is_not_deleted(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ def test_torch_and_scipy_are_imported_only_when_they_are_used_and_then_before_a_
     assert done.stdout.strip() == imported
 
 
+@pytest.mark.slow
 def test_a_fit_that_was_warmed_up_for_imports_nothing_more() -> None:
     code = """
 import sys

@@ -202,6 +202,7 @@ async def run(*arguments: str, cwd: Path, **env: Any) -> tuple[str, str]:
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 async def test_what_sites_and_operators_write_into_any_field_prints_clean(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -410,7 +411,7 @@ async def test_what_a_hostile_controller_answers_prints_clean(tmp_path: Path) ->
             ("job", "watch", "j1"),
             ("job", "events", "j1"),
             ("job", "cancel", "j1"),
-            ("job", "delete", "j1"),
+            ("job", "delete", "--yes", "j1"),
             ("audit", "show", "--controller", f"127.0.0.1:{port}"),
             ("site", "logs", "a"),
             ("job", "model", "j1", "-o", "m.safetensors"),

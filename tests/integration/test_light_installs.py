@@ -80,6 +80,7 @@ def test_the_autoencoder_is_refused_at_submission(light: LightInstall, work: tup
 
 
 @pytest.mark.parametrize(("words", "name"), NEEDS, ids=[name for _, name in NEEDS])
+@pytest.mark.slow
 def test_what_needs_torch_names_the_extra(
     words: list[str], name: str, light: LightInstall, work: tuple[Path, str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_readers_give_the_batches_of_one_process_and_say_what_fails(folder: Path
     assert len(list(data.batches(iter(ORDER)))) == 6, "the next task has new readers"
 
 
+@pytest.mark.slow
 def test_a_reader_that_sees_another_length_says_so(folder: Path) -> None:
     data = data_of(folder)
     batches = data.batches(iter(ORDER))
@@ -117,6 +118,7 @@ def test_a_reader_that_sees_another_length_says_so(folder: Path) -> None:
         next(batches)
 
 
+@pytest.mark.slow
 def test_readers_end_when_their_learner_is_killed(folder: Path) -> None:
     (folder / "use.py").write_text(USE)
     done = subprocess.run(

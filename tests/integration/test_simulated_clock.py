@@ -56,6 +56,7 @@ def test_the_number_of_workers_makes_no_difference(name: str, tmp_path: Path) ->
         assert history(simulated(tmp_path / str(workers), JOBS[name], workers)) == alone
 
 
+@pytest.mark.slow
 def test_the_order_of_sets_makes_no_difference(tmp_path: Path) -> None:
     job = USUAL | JOBS["sites that come and go"]
     here = json.loads(json.dumps(history(simulation(tmp_path / "here", job, TORCH, SITES).run())))

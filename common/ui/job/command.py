@@ -214,10 +214,12 @@ def cancel(job_id: str, controller: Endpoint, as_json: bool) -> None:
 def delete(job_id: str, controller: Endpoint, yes: bool) -> None:
     """Delete a job that has ended, with its models and its journal; the audit log says who did it.
 
-    Without --yes a person at a terminal is asked first.
+    Without --yes a person at a terminal is asked first; scripts must give it.
     """
+    if not yes and not sys.stdin.isatty():
+        raise InvalidInput("a deleted job cannot be brought back, and nobody can be asked here: give --yes")
     view = ask(controller, lambda client: client.show(job_id, history=False))
-    if not yes and sys.stdin.isatty():
+    if not yes:
         question = f"Delete {view.job} ({view.name}, {view.status}, version {view.version}) for good?"
         click.confirm(question, abort=True)
     click.echo(f"{ask(controller, lambda client: client.delete(view.job))} ({view.name}) is deleted")

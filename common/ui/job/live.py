@@ -37,6 +37,8 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
     """
     printed_state, printed, without, view = "", 0, False, None
     measured: dict[int, int] = {}  # printed versions, and the number of examples of their printed metrics
+    waiting: dict[int, VersionView] = {}  # versions that are not due yet; they come again only if they change
+    evaluated = 0
     async for view in views:
         # After the last round only its evaluation is pending.
         closing = view.rounds_asked and view.rounds >= view.rounds_asked
@@ -44,16 +46,18 @@ async def _plain(views: AsyncIterator[JobView], tell_failure: bool) -> JobView:
         if state != printed_state and not view.ended:
             printed_state = state
             click.echo(f"job {view.job} ({view.name}): {state}")
-        evaluated = max((entry.version for entry in view.history if entry.evaluated), default=0)
+        evaluated = max([evaluated, *(entry.version for entry in view.history if entry.evaluated)])
         due = view.version if view.ended else max(evaluated, view.version - 2)  # evaluations may lag behind
         if due > 0 and not without and metrics_missing(view):
             without = True
             click.echo(metrics_missing(view))
-        for entry in view.history:
-            if printed < entry.version <= due:
+        waiting |= {entry.version: entry for entry in view.history if entry.version > 0}
+        for version in sorted(version for version in waiting if version <= due):
+            entry = waiting.pop(version)
+            if version > printed:
                 click.echo(version_line(entry, view))
-                printed = entry.version
-                measured[entry.version] = _examples(entry) if entry.evaluated else 0
+                printed = version
+                measured[version] = _examples(entry) if entry.evaluated else 0
             elif entry.evaluated and _examples(entry) > measured.get(entry.version, _examples(entry)):
                 click.echo(f"{view.unit} {entry.round} evaluated: {_evaluation(entry)}{_test_line(entry)}")
                 measured[entry.version] = _examples(entry)

@@ -444,7 +444,8 @@ def test_a_job_file_that_is_nested_too_deeply_is_refused_in_a_sentence_before_an
 
 
 @pytest.mark.parametrize(
-    "words", [("job", name) for name in ("show", "cancel", "delete", "watch", "events", "model")]
+    "words",
+    [("job", name) for name in ("show", "cancel", "watch", "events", "model")] + [("job", "delete", "--yes")],
 )
 def test_a_job_that_is_named_with_broken_text_is_refused_by_the_command_line(words: tuple[str, str]) -> None:
     more = ["-o", "x.safetensors"] if "model" in words else []

@@ -59,5 +59,5 @@ def test_what_is_appended_follows_over_a_rotation(tmp_path: Path) -> None:
 
     seen: list[str] = []
     with pytest.raises(Stop):
-        seen.extend(follow(log, pause))
-    assert "".join(seen) == "new\nlast\nfirst\nsecond\n"
+        seen.extend(follow(log, 1, pause))
+    assert "".join(seen) == "old\nnew\nlast\nfirst\nsecond\n"

@@ -29,6 +29,8 @@ def tail() -> Iterator[LogTail]:
         ("Authorization: Bearer abc, sent", "Authorization=[hidden] sent"),
         ("with bearer abc", "with bearer [hidden]"),
         ("api_key='a b c'", "api_key=[hidden]"),
+        ("settings {'db_password': 'hunter2', 'n': 3}", "settings {'db_password=[hidden], 'n': 3}"),
+        ('{"token": "abc"}', '{"token=[hidden]}'),
         ("digest " + "ab12" * 16, "digest [hidden]"),
         ("a\nforged\x1b[31m line", "a forged [31m line"),
         ("round 7: loss 0.5 on 300 examples", "round 7: loss 0.5 on 300 examples"),

@@ -39,8 +39,11 @@ def test_compiled_networks_have_the_names_of_their_own_and_stay_compiled() -> No
         inside = nn.Sequential(nn.Linear(3, 4), compiled)
         return torch.compile(nn.Sequential(inside, nn.Linear(4, 2)), backend=backend)
 
-    network = built(model)
-    plain = built(lambda: nn.Sequential(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4)), nn.Linear(4, 2)))
+    def usual() -> Any:
+        second = nn.Linear(4, 4)  # layers are made in the same order, with the same random numbers
+        return nn.Sequential(nn.Sequential(nn.Linear(3, 4), second), nn.Linear(4, 2))
+
+    network, plain = built(model), built(usual)
     spec = networks.describe(network)
     assert spec == networks.describe(plain)
     assert spec.names[:3] == ("0.0.weight", "0.0.bias", "0.1.weight")
