@@ -243,8 +243,8 @@ async def test_mlflow_has_a_run_for_the_job_with_a_child_for_each_site(finished:
         assert [step for name, step in of_job["metrics"] if name == "accuracy"] == [1, 2, 3, 4]
         assert len(runs) == 3
         # Interrupted before anything but the run itself was there: its settings are not missing.
-        for run in [*runs][1:]:
-            del runs[run]
+        for child in [*runs][1:]:
+            del runs[child]
         of_job["tags"].pop("hansa.version")
         of_job |= {"metrics": [], "params": {}}
         assert (await export(address, job, f"mlflow:{url}")).output.startswith("5 versions ")
