@@ -11,7 +11,7 @@ from hansa.common.client.asynchronous import AsyncClient
 from hansa.common.client.display import job_html
 from hansa.common.client.download import Downloaded
 from hansa.common.client.job import AsyncJob
-from hansa.common.client.loop import SHARED
+from hansa.common.client.loop import SHARED, Calls
 from hansa.common.client.rows import Rows
 from hansa.common.client.submission import Source
 from hansa.common.rpc.channel import Endpoint
@@ -120,7 +120,8 @@ class Client:
     def __init__(self, controller: Endpoint | str | None = None, tls: str | Path | None = None) -> None:
         self._client = AsyncClient(controller, tls)
         SHARED.hold()
-        self._hang_up = weakref.finalize(self, SHARED.release, self._client.close)
+        self._calls: Calls = set()
+        self._hang_up = weakref.finalize(self, SHARED.release, self._client.close, self._calls)
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +132,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Hang up."""
+        """Hang up; what other threads still wait for ends with an error."""
         self._hang_up()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -139,13 +140,13 @@ class Client:
         if not self._hang_up.alive:
             work.close()
             raise InvalidInput(f"the client of {self._client.endpoint} is closed; make another one")
-        return SHARED.run(work)
+        return SHARED.run(work, self._calls)
 
     def iterate(self, make: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Yield what an asynchronous iterator yields on the client's loop."""
         if not self._hang_up.alive:
             raise InvalidInput(f"the client of {self._client.endpoint} is closed; make another one")
-        return SHARED.iterate(make)
+        return SHARED.iterate(make, self._calls)
 
     def submit(
         self,

@@ -148,6 +148,8 @@ def read(kind: type[V], text: str) -> V:
 
 def request(job: str) -> operator.JobRequest:
     """Return the request for a job; refuse a name that cannot be sent."""
+    if not isinstance(job, str) or not job:
+        raise InvalidInput(f"job {job!r}: write its id, the beginning of one, or its name, as text")
     try:
         return operator.JobRequest(job=job)
     except UnicodeEncodeError:

@@ -7,7 +7,7 @@ from hansa.common.models.model import Manifest
 from hansa.common.rpc.backoff import Backoff
 from hansa.common.rpc.errors import translated
 from hansa.common.rpc.incoming import Incoming
-from hansa.common.values.errors import Broken, Unreachable
+from hansa.common.values.errors import Broken, InvalidInput, Unreachable
 from hansa.common.values.resolved import ModelOrigin
 from hansa.protos import operator_pb2 as operator
 
@@ -46,10 +46,13 @@ async def _receive(connection: Connection, job: str, version: int | str, incomin
     """Receive a model's frames over one connection, starting with the first that is missing."""
     start, header = incoming.start, incoming.header
     wanted = operator.ModelRequest(job=request(job).job, start=start, continued=header)
-    if isinstance(version, str):
-        wanted.named = version
-    else:
-        wanted.version = version
+    try:
+        if isinstance(version, str):
+            wanted.named = version
+        else:
+            wanted.version = version
+    except (TypeError, ValueError):
+        raise InvalidInput(f"version {version!r}: a version is a number, `best` or `last`") from None
     with translated():
         stream = aiter(connection.stub.Model(wanted))
         incoming.begin(await anext(stream, b""))

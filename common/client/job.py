@@ -63,10 +63,17 @@ class AsyncJob:
 
         TimeoutError is raised after `timeout` seconds; the job itself continues.
         """
-        async with asyncio.timeout(timeout):
-            async for _ in self._following().views():
-                pass
-            view = await self.show()
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                async for _ in self._following().views():
+                    pass
+                view = await self.show()
+        except TimeoutError:
+            if limit.expired():
+                raise TimeoutError(
+                    f"job {self.id} has not ended within {timeout:g} s; it continues"
+                ) from None
+            raise
         if view.status == "cancelled":
             raise JobCancelled(view.reason)
         if view.status == "failed":

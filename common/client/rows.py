@@ -41,7 +41,8 @@ def version_rows(view: JobView) -> Rows:
             "bytes_down": down,
             "digest": entry.digest,
         }
-        rows.append(row | {name: entry.metrics.get(name) for name in metrics})
+        # An app's metric that has the name of a column does not replace it.
+        rows.append(row | {name: entry.metrics.get(name) for name in metrics} | row)
     return rows
 
 

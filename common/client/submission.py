@@ -23,6 +23,8 @@ NOT_SENT = {"init", "reference", "data", "simulate", "operator", "made_with", "k
 
 def read_source(source: Source, changes: Mapping[str, Any] | None = None) -> JobSpec:
     """Read a job file, or take what such a file says; apply changes by dotted path and check the result."""
+    if isinstance(changes, str) or not all(isinstance(path, str) for path in changes or ()):
+        raise InvalidInput('set: write a dict of dotted paths, for example set={"train.epochs": 2}')
     if isinstance(source, JobSpec):
         if changes:
             raise InvalidInput("set: a JobSpec has been checked already; change a job file or a dict instead")
@@ -31,6 +33,8 @@ def read_source(source: Source, changes: Mapping[str, Any] | None = None) -> Job
         data = deepcopy(dict(source))
         change_fields(data, changes or {})
         return check_job(data, {}, Path("job"))
+    if not isinstance(source, str | Path):
+        raise InvalidInput(f"job: write the path of a job file, or a dict, not {type(source).__name__}")
     return load_job(Path(source), changes or {})
 
 

@@ -38,6 +38,7 @@ def site_numbers(version: VersionView) -> dict[str, dict[str, float]]:
     numbers: dict[str, dict[str, float]] = {}
     for site, update in version.sites.items():
         known: dict[str, float | None] = {
+            **update.metrics,
             "loss": update.loss,
             "weight": update.weight,
             "examples": update.examples,
@@ -45,7 +46,6 @@ def site_numbers(version: VersionView) -> dict[str, dict[str, float]]:
             "seconds": update.seconds,
             "bytes_up": update.bytes_up,
             "staleness": update.staleness[0],
-            **update.metrics,
         }
         numbers[site] = {name: float(value) for name, value in known.items() if value is not None}
     return numbers

@@ -127,7 +127,7 @@ class Csv(Lines):
 
     def _row(self, version: VersionView) -> dict[str, Any]:
         place = {"job": self._job, "version": version.version, "round": version.round}
-        return place | pooled_numbers(version)
+        return place | pooled_numbers(version) | place  # an app's metric may have such a name
 
     def _widen(self, columns: list[str]) -> None:
         """Write the file again with more columns; version 0, for example, has no metrics yet."""

@@ -8,6 +8,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Any
 
 from hansa.common.trackers.base import Tracker, pooled_numbers, site_numbers
@@ -15,6 +16,7 @@ from hansa.common.values.documents import flat_fields
 from hansa.common.values.errors import InvalidInput, Unreachable
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
+from hansa.common.values.wording.words import plain
 
 EXPERIMENT = "hansa"  # unless MLFLOW_EXPERIMENT_NAME says another
 PATIENCE = 20.0  # seconds
@@ -28,9 +30,14 @@ class MlFlow(Tracker):
 
     def __init__(self, uri: str) -> None:
         parts = urllib.parse.urlsplit(uri)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
+        if parts.scheme not in ("http", "https") or not parts.netloc or not _has_valid_port(parts):
             raise InvalidInput(
                 f"mlflow:{uri}: write the address of a tracking server: mlflow:http://HOST:PORT"
+            )
+        if parts.username is not None:
+            raise InvalidInput(
+                "mlflow: the address has a user name; set MLFLOW_TRACKING_USERNAME and"
+                " MLFLOW_TRACKING_PASSWORD instead"
             )
         self._uri = uri.rstrip("/")
         self._experiment = ""
@@ -45,6 +52,7 @@ class MlFlow(Tracker):
             self._runs[tags.get(SITE, "")] = run["info"]["run_id"], int(tags.get(NEWEST, -1))
         if "" not in self._runs:
             self._begin("", job.name)
+        if self._runs[""][1] < 0:  # also if an export was interrupted just after it had begun the run
             settings = dict(flat_fields(job.resolved.job)) if job.resolved else {}
             listed = [{"key": name, "value": str(value)[:500]} for name, value in settings.items()]
             for first in range(0, len(listed), PARAMETERS):
@@ -128,15 +136,26 @@ class MlFlow(Tracker):
             if missing and error.code == 404:
                 return None
             said = " ".join(error.read(400).decode(errors="replace").split())
+            if error.code >= 500 or error.code == 429:
+                raise self._silent(f"{error.code}: {said}") from None
             raise InvalidInput(
                 f"MLflow at {self._uri} refused {path.partition('?')[0]} ({error.code}): {said}"
             ) from None
-        except (OSError, ValueError) as error:
-            why = getattr(error, "reason", error)
-            raise Unreachable(
-                f"no MLflow server answers at {self._uri} ({why}); what was exported before is kept, and the"
-                " same command goes on there"
-            ) from None
+        except (OSError, ValueError, HTTPException) as error:
+            raise self._silent(getattr(error, "reason", error)) from None
+
+    def _silent(self, why: object) -> Unreachable:
+        return Unreachable(
+            f"no MLflow server answers at {self._uri} ({plain(str(why))}); what was exported before is kept,"
+            " and the same command goes on there"
+        )
+
+
+def _has_valid_port(parts: urllib.parse.SplitResult) -> bool:
+    try:
+        return parts.port != 0
+    except ValueError:
+        return False
 
 
 def _authorisation() -> dict[str, str]:

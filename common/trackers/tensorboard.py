@@ -12,7 +12,7 @@ from hansa.common.values.errors import InvalidInput, Refused
 from hansa.common.values.history import VersionView
 from hansa.common.values.views import JobView
 
-NOTE = "hansa.json"  # says which job a run is of, and its newest version
+NOTE = ".hansa.json"  # says which version is a run's newest; no site can have this name
 
 
 class TensorBoard(Tracker):
@@ -36,23 +36,29 @@ class TensorBoard(Tracker):
             note = self._run / NOTE
             self._after = int(json.loads(note.read_text())["version"]) if note.exists() else -1
         except OSError as error:
-            raise InvalidInput(f"{self._run}: cannot be written: {error.strerror}") from None
+            raise self._unusable(error) from None
         except (ValueError, LookupError, TypeError):
             raise InvalidInput(f"{self._run / NOTE}: damaged; choose another folder") from None
         return self._after
 
     def take(self, version: VersionView) -> None:
         """Write a version's numbers, and note it when all are on disk."""
-        for site, numbers in {"": pooled_numbers(version), **site_numbers(version)}.items():
-            writer = self._writer(site)
-            writer.write_event(_scalars(numbers, version.version))
-            writer.flush()
-        write_whole(self._run / NOTE, json.dumps({"version": version.version}).encode(), 0o644)
+        try:
+            for site, numbers in {"": pooled_numbers(version), **site_numbers(version)}.items():
+                writer = self._writer(site)
+                writer.write_event(_scalars(numbers, version.version))
+                writer.flush()
+            write_whole(self._run / NOTE, json.dumps({"version": version.version}).encode(), 0o644)
+        except OSError as error:
+            raise self._unusable(error) from None
 
     def close(self) -> None:
         """Close all files."""
         for writer in self._writers.values():
             writer.close()
+
+    def _unusable(self, error: OSError) -> InvalidInput:
+        return InvalidInput(f"{error.filename or self._run}: cannot be written: {error.strerror}")
 
     def _writer(self, site: str) -> Any:
         """Return the writer of a run: not a SummaryWriter, whose `flush` does not wait for its queue."""

@@ -25,9 +25,9 @@ LONGEST = 1024  # characters of such a name
 
 def submission_key(text: str) -> str:
     """Parse the key under which an operator submits a job; empty if there is none."""
-    if len(text) > LONGEST_KEY or not text.isprintable():
+    if not isinstance(text, str) or len(text) > LONGEST_KEY or not text.isprintable():
         raise InvalidInput(
-            f"the key {text[:40]!r} cannot be used: write up to {LONGEST_KEY} printable characters"
+            f"the key {str(text)[:40]!r} cannot be used: write up to {LONGEST_KEY} printable characters"
         )
     return text
 

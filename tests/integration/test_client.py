@@ -1,7 +1,10 @@
 """`hansa.AsyncClient` and `hansa.Client`: jobs from Python."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from operator import methodcaller
 from pathlib import Path
@@ -97,7 +100,7 @@ async def test_a_cancelled_job_has_no_result_and_waiting_has_a_limit(tmp_path: P
     async with serving(tmp_path) as served, AsyncClient(served.address) as hub:
         async with LightSite(served.address, "a", answer=wait_for_ever).attending():
             submitted = await hub.submit(JOB)
-            with pytest.raises(TimeoutError):
+            with pytest.raises(TimeoutError, match=f"{submitted.id} has not ended within 0.01 s"):
                 await submitted.result(timeout=0.01)
             assert (await submitted.cancel()).status == "cancelled"
             with pytest.raises(JobCancelled, match="cancelled by"):
@@ -161,6 +164,71 @@ async def test_the_blocking_client_does_the_same_from_a_thread_without_a_loop(tm
         assert await asyncio.to_thread(script, served.address) == [1, 2, 3]
 
 
+async def test_closing_a_client_ends_what_other_threads_wait_for(tmp_path: Path) -> None:
+    def script(address: str) -> list[str]:
+        hub = Client(address)
+        submitted = hub.submit(JOB)
+        begun, errors = threading.Semaphore(0), []
+
+        def wait(work: Callable[[], object]) -> None:
+            begun.release()
+            with pytest.raises(InvalidInput) as caught:
+                work()
+            errors.append(str(caught.value))
+
+        left = submitted.watch()
+        with ThreadPoolExecutor() as pool:
+            waiting = [
+                pool.submit(wait, work)
+                for work in (
+                    submitted.result,
+                    lambda: list(submitted.watch()),
+                    lambda: list(submitted.events()),
+                )
+            ]
+            for _ in waiting:
+                begun.acquire()
+            hub.close()
+            for each in waiting:
+                each.result(30)
+        wait(lambda: list(left))  # it has not begun
+        return errors
+
+    async with serving(tmp_path) as served:
+        async with LightSite(served.address, "a", answer=wait_for_ever).attending():
+            errors = await asyncio.to_thread(script, served.address)
+    assert len(errors) == 4
+    assert all("closed" in error and "make another one" in error for error in errors)
+
+
+FORKED = """
+import os, sys, hansa
+hub = hansa.Client(sys.argv[1])
+hub.status()
+if os.fork() == 0:
+    for attempt in (hub.status, lambda: hansa.Client(sys.argv[1])):
+        try:
+            attempt()
+        except hansa.HansaError as error:
+            print(error)
+    sys.exit()
+assert os.wait()[1] == 0
+print(hub.status().jobs)
+"""
+
+
+async def test_a_forked_process_learns_that_it_cannot_use_the_client_of_its_parent(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", FORKED, served.address), stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0
+    first, second, last = said.decode().splitlines()
+    assert "get_context('spawn')" in first
+    assert (first, last) == (second, "{}")
+
+
 async def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = f"127.0.0.1:{free_port()}"
     async with AsyncClient(nowhere) as hub:
@@ -170,6 +238,20 @@ async def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             await hub.submit(tmp_path / "no-such.yaml")
         with pytest.raises(HansaError, match=r"train\.epoch: unknown"):
             await hub.submit(JOB, set={"train.epoch": 2})
+        for changes in ("train.epochs=2", {1: 2}):
+            with pytest.raises(InvalidInput, match="set: write a dict of dotted paths"):
+                await hub.submit(JOB, set=changes)  # type: ignore[arg-type]
+        for source in (None, [JOB]):
+            with pytest.raises(InvalidInput, match="job: write the path of a job file, or a dict"):
+                await hub.submit(source)  # type: ignore[arg-type]
+        for name in (None, "", 7):
+            with pytest.raises(InvalidInput, match=f"job {name!r}: write its id"):
+                await hub.job(name)  # type: ignore[arg-type]
+        for version in (-1, 1.5):
+            with pytest.raises(InvalidInput, match=f"version {version}: a version is a number"):
+                await hub.model("j", version)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="the key '7' cannot be used"):
+            await hub.submit(JOB, key=7)  # type: ignore[arg-type]
         with pytest.raises(InvalidInput, match="a JobSpec has been checked already"):
             await hub.submit(job(), set={"train.epochs": 2})
     with pytest.raises(InvalidInput, match="write HOST:PORT"):

@@ -242,6 +242,13 @@ async def test_mlflow_has_a_run_for_the_job_with_a_child_for_each_site(finished:
             assert len(run["metrics"]) == len(set(run["metrics"]))
         assert [step for name, step in of_job["metrics"] if name == "accuracy"] == [1, 2, 3, 4]
         assert len(runs) == 3
+        # Interrupted before anything but the run itself was there: its settings are not missing.
+        for child in [*runs][1:]:
+            del runs[child]
+        of_job["tags"].pop("hansa.version")
+        of_job |= {"metrics": [], "params": {}}
+        assert (await export(address, job, f"mlflow:{url}")).output.startswith("5 versions ")
+        assert of_job["params"]["pace.rounds"] == "4"
 
 
 async def test_a_tracker_that_cannot_be_used_is_named_in_one_line(
@@ -250,6 +257,9 @@ async def test_a_tracker_that_cannot_be_used_is_named_in_one_line(
     address, job = finished
     for target, code, words in (
         (f"mlflow:http://127.0.0.1:{free_port()}", 3, "no MLflow server answers at http://127.0.0.1"),
+        (f"mlflow:http://{address}", 3, "no MLflow server answers"),  # it is Hansa's controller
+        ("mlflow:http://HOST:PORT", 2, "write the address of a tracking server"),
+        ("mlflow:http://me:secret@localhost:5000", 2, "set MLFLOW_TRACKING_USERNAME"),
         ("mlflow:localhost", 2, "write the address of a tracking server"),
         ("wandb:x", 2, "write csv:FILE, jsonl:FILE, tensorboard:DIR or mlflow:http://HOST:PORT"),
         ("csv", 2, "write csv:FILE"),
@@ -258,6 +268,32 @@ async def test_a_tracker_that_cannot_be_used_is_named_in_one_line(
         done = await export(address, job, target)
         assert (done.exit_code, done.output.count("\n")) == (code, 1), done.output
         assert words in done.output
+        assert "secret" not in done.output
+
+
+async def test_a_server_that_is_overloaded_is_not_a_mistake_of_the_user(finished: tuple[str, str]) -> None:
+    class Overloaded(Tracking):
+        experiments: dict[str, str] = {}
+
+        def runs_search(self, asked: Any) -> Any:
+            self.send_error(503)
+            raise ConnectionAbortedError
+
+    class Server(ThreadingHTTPServer):
+        def handle_error(self, *_: object) -> None:
+            """Say nothing."""
+
+    address, job = finished
+    with Server(("127.0.0.1", 0), Overloaded) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            done = await export(address, job, f"mlflow:http://127.0.0.1:{server.server_port}")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (done.exit_code, "(503: " in done.output) == (3, True), done.output
+    assert "the same command goes on there" in done.output
 
 
 async def test_a_real_mlflow_server_shows_the_runs(finished: tuple[str, str]) -> None:
