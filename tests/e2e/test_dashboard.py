@@ -92,9 +92,10 @@ def test_people_watch_a_dvw_and_an_async_job_live(scene: Site, browser: Browser)
     for text in (DVW, ASYNC):
         (scene.folder / "job.yaml").write_text(text)
         submitted = scene.json("job", "submit", "job.yaml")
-        tab.click("nav a[href='/']", loads=True)
-        tab.until(f"document.querySelector('.running a[href=\"/jobs/{submitted['job']}\"]')")
-        tab.click(".running a", loads=True)
+        link = f"a[href='/jobs/{submitted['job']}']"
+        tab.click("nav a[href='/jobs']", loads=True)  # where it stays, even if it is over already
+        tab.until(f'document.querySelector("{link}")')
+        tab.click(link, loads=True)
         tab.run("window.mark = 'the page has not been loaded again'")
         tab.until("document.querySelector('.feed').innerText.match(/merged/)")
         tab.until("document.querySelector('#live-head .badge').innerText.match('completed')", 60)
