@@ -1,7 +1,7 @@
 """Examples that stay where they are: a map-style Dataset of which only what a batch needs is read.
 
 A Dataset of torch, or any other object with a length and numbered items, is never copied: hold-out, windows
-and standardisation work on row numbers. Whoever reads examples at random says with which seed, so that random
+and standardisation work on row numbers. Readers of random examples say with which seed, so that random
 transforms give the same numbers in every process.
 """
 

@@ -10,7 +10,7 @@ from hansa.common.values.views import JobView
 
 
 class Tracker(ABC):
-    """Takes the versions of one job in order. It blocks; whoever exports calls it on one thread."""
+    """Takes the versions of one job in order. It blocks; exports call it on one thread."""
 
     @abstractmethod
     def open(self, job: JobView) -> int:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+from abc import abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -70,16 +71,17 @@ class Lines(Tracker):
     def _unusable(self, error: OSError) -> InvalidInput:
         return InvalidInput(f"{self._path}: cannot be written: {error.strerror}")
 
+    @abstractmethod
     def _start(self) -> str:
         """Return how every such file begins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _last(self, lines: list[str]) -> tuple[str, int]:
         """Return job and version of the last line."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _line(self, version: VersionView) -> str:
-        raise NotImplementedError
+        """Return a version as a line."""
 
 
 class JsonLines(Lines):

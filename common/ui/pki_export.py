@@ -6,7 +6,7 @@ import click
 
 from hansa.common.values.errors import InvalidInput, Taken
 
-SHORTEST = 8  # characters of a passphrase: whoever finds the file can try as many as they like
+SHORTEST = 8  # characters of a passphrase: somebody who finds the file can try as many as they like
 
 
 @click.command("export")

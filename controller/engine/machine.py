@@ -142,7 +142,7 @@ class Machine:
     def snapshot(self, history: bool = True) -> Snapshot:
         """Return the job's memory, with only the part of the history that is newer than the last snapshot.
 
-        Without `history`, whoever keeps it saves it.
+        Without `history`, its keeper saves it.
         """
         self._saved = self.state.sequence
         return snapshots.take(self._job, history)

@@ -25,7 +25,7 @@ class Chapter(Value):
 def take(job: Job, history: bool = True) -> Snapshot:
     """Return a job's memory, with only those chapters of the history that changed since the last snapshot.
 
-    Without `history` there are no chapters: whoever keeps the history saves it, too.
+    Without `history` there are no chapters: the keeper of the history saves it, too.
     """
     memories = {point: memory.model_dump_json() for point, memory in job.memories.items()}
     document: dict[str, object] = {

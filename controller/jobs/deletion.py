@@ -86,7 +86,7 @@ class Deletion:
         if not deleted:
             return
         left = {record.id for record in await self._records.all()}
-        with suppress(Broken):  # a damaged model, which whoever reads it will report
+        with suppress(Broken):  # a damaged model, which its readers report
             left |= {JobId(key.partition("/")[0]) for key in await self._workers.io(self._store.keys)}
         for job in sorted(deleted & left):
             await self._remove(job)
